@@ -1,0 +1,6 @@
+//go:build amd64
+
+package chunking
+
+// gfdScanners holds the kernels that this machine can run, the fastest first.
+var gfdScanners = []gfdScanner{{"generic", gfdScanGeneric}}
