@@ -56,6 +56,10 @@ var (
 	ErrNoSpace     = errors.New("no space on storage") // full disk, or quota
 )
 
+// ErrRootGone is the ErrNotExist of a root that is not there: a disk that was
+// unplugged, say, and no object that was lost.
+var ErrRootGone = fmt.Errorf("root of the repository %w", ErrNotExist)
+
 // CheckName returns an error unless name is fit for an object: slash-separated
 // elements, none of them empty, "." or "..".
 func CheckName(name string) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/dedupfs/dedupfs/remote"
+	"github.com/rclone/rclone/fs/fserrors"
 	"github.com/tidwall/btree"
 )
 
@@ -48,7 +49,7 @@ func (m *Mem) Put(ctx context.Context, name string, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gone {
-		return fmt.Errorf("put %s: root: %w", name, remote.ErrNotExist)
+		return fmt.Errorf("put %s: %w", name, remote.ErrRootGone)
 	}
 	if old, ok := m.live(name); ok {
 		if bytes.Equal(old.data, data) {
@@ -70,13 +71,14 @@ func (m *Mem) Get(ctx context.Context, name string, off, n int64) ([]byte, error
 	if err := remote.CheckRange(off, n); err != nil {
 		return nil, fmt.Errorf("get %s: %w", name, err)
 	}
-	data, ok := m.Object(name)
-	if !ok {
-		return nil, fmt.Errorf("get %s: %w", name, remote.ErrNotExist)
+	data, err := m.get(name)
+	if err != nil {
+		return nil, err
 	}
 	size := int64(len(data))
 	if off > size || n >= 0 && off+n > size {
-		return nil, fmt.Errorf("get %s: %d bytes from %d of %d: %w", name, n, off, size, io.ErrUnexpectedEOF)
+		err := fmt.Errorf("get %s: %d bytes from %d of %d: %w", name, n, off, size, io.ErrUnexpectedEOF)
+		return nil, fserrors.NoRetryError(err)
 	}
 	if n < 0 {
 		n = size - off
@@ -114,7 +116,7 @@ func (m *Mem) Delete(ctx context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gone {
-		return fmt.Errorf("delete %s: root: %w", name, remote.ErrNotExist)
+		return fmt.Errorf("delete %s: %w", name, remote.ErrRootGone)
 	}
 	m.remove(name)
 	return nil
@@ -215,6 +217,19 @@ func (m *Mem) check(ctx context.Context, op, name string) error {
 	return nil
 }
 
+func (m *Mem) get(name string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o, ok := m.live(name)
+	switch {
+	case m.gone:
+		return nil, fmt.Errorf("get %s: %w", name, remote.ErrRootGone)
+	case !ok:
+		return nil, fmt.Errorf("get %s: %w", name, remote.ErrNotExist)
+	}
+	return o.data, nil
+}
+
 // live returns the object under name unless it was deleted. m.mu is held.
 func (m *Mem) live(name string) (object, bool) {
 	o, ok := m.objects.Get(name)
@@ -240,7 +255,7 @@ func (m *Mem) entries(dir string) ([]remote.Entry, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gone {
-		return nil, fmt.Errorf("list %q: root: %w", dir, remote.ErrNotExist)
+		return nil, fmt.Errorf("list %q: %w", dir, remote.ErrRootGone)
 	}
 	prefix := ""
 	if dir != "" {
