@@ -1,0 +1,5 @@
+//go:build !slim
+
+package remote
+
+import _ "github.com/rclone/rclone/backend/all" // every storage that rclone knows
