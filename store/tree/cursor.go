@@ -1,0 +1,74 @@
+package tree
+
+import (
+	"context"
+
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// cursor stands before an entry of a tree, and passes it, or, if it is a child's, goes down into the child. So a walk sees either a
+// sub-tree as a whole or what is in it, as it chooses.
+type cursor struct {
+	t     *Tree
+	stack []frame // from the root down; INVARIANT: the last is not at its end, and the others are past the child that is on the stack
+	begun bool    // the root has been loaded, or there is none
+}
+
+type frame struct {
+	n *store.Node
+	i int // of the entry before which the cursor stands
+}
+
+// head returns the entry that comes next and the level of its node: 0 for a record. It returns nil at the end.
+func (c *cursor) head() (*store.Entry, int) {
+	if len(c.stack) == 0 {
+		return nil, 0
+	}
+	f := &c.stack[len(c.stack)-1]
+	return &f.n.Entries[f.i], int(f.n.Level)
+}
+
+// skip passes the entry that comes next, with all that is below it.
+func (c *cursor) skip() {
+	f := &c.stack[len(c.stack)-1]
+	f.i++
+	if f.i == len(f.n.Entries) {
+		c.pop()
+	}
+}
+
+// pop leaves nodes that have ended.
+func (c *cursor) pop() {
+	for n := len(c.stack); n > 0 && c.stack[n-1].i == len(c.stack[n-1].n.Entries); n-- {
+		c.stack = c.stack[:n-1]
+	}
+}
+
+// down enters the child that comes next, at first the root. After an error the cursor stands where it was.
+func (c *cursor) down(ctx context.Context) error {
+	n, err := c.child(ctx)
+	if err != nil {
+		return err
+	}
+	c.begun = true
+	if n == nil {
+		return nil
+	}
+	if len(c.stack) > 0 {
+		c.stack[len(c.stack)-1].i++
+	}
+	c.stack = append(c.stack, frame{n: n})
+	return nil
+}
+
+// child loads the child that comes next. It returns nil for the root of an empty tree.
+func (c *cursor) child(ctx context.Context) (*store.Node, error) {
+	switch {
+	case c.begun:
+		f := &c.stack[len(c.stack)-1]
+		return c.t.child(ctx, f.n, f.i)
+	case c.t.root.IsZero():
+		return nil, nil
+	}
+	return c.t.load(ctx, c.t.root)
+}
