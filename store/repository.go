@@ -43,6 +43,7 @@ type Repository struct {
 	cfg      Config
 	keys     *seal.Keyring
 	chunkers [3]chunking.Chunker
+	blocks   *blocks
 	chunkIDs *hashPool
 	nodeIDs  *hashPool
 	names    *hashPool
@@ -56,12 +57,17 @@ func newRepository(st remote.Storage, keys *seal.Keyring, cfg Config) (*Reposito
 	if err != nil {
 		return nil, fmt.Errorf("repository %s: %w", cfg.Repository, err)
 	}
+	blocks, err := newBlocks(cfg.Compression, cfg.MultichunkSize, cfg.GroupSize)
+	if err != nil {
+		return nil, fmt.Errorf("repository %s: %w", cfg.Repository, err)
+	}
 	tree := keys.Derive("tree")
 	return &Repository{
 		st:       st,
 		cfg:      cfg,
 		keys:     keys,
 		chunkers: chunkers,
+		blocks:   blocks,
 		chunkIDs: newHashPool(keys.Derive("chunk ids")),
 		nodeIDs:  newHashPool(keys.Derive("node ids")),
 		names:    newHashPool(keys.Derive("names")),
