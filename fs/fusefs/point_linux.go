@@ -1,0 +1,180 @@
+package fusefs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// statTimeout bounds the wait for a mount that may belong to a process that hangs.
+const statTimeout = 5 * time.Second
+
+// mountPoint returns dir absolute and without symbolic links, ready to be mounted on: dead mounts of ours are cleared.
+func mountPoint(ctx context.Context, dir string, log *slog.Logger) (string, error) {
+	dir, err := resolve(dir)
+	if err != nil {
+		return "", err
+	}
+	// Mounts may lie on top of each other, also dead ones.
+	for range 16 {
+		err := statWithin(ctx, dir)
+		switch {
+		case !errors.Is(err, syscall.ENOTCONN):
+			if kind, mounted := topMount(dir); err == nil && mounted && kind == "fuse."+fsType {
+				return "", fmt.Errorf("%s has a dedupfs mounted already; unmount it first: %w", dir, syscall.EBUSY)
+			}
+			return dir, err
+		case !clearDead(dir, log):
+			return "", fmt.Errorf("%s is a mount whose process is gone (%w) and that is not of dedupfs; unmount it first", dir, err)
+		}
+	}
+	return "", fmt.Errorf("%s has too many dead mounts on it; unmount them first", dir)
+}
+
+// resolve returns dir absolute and without symbolic links. Its last part may be a dead mount.
+func resolve(dir string) (string, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(abs)
+	switch {
+	case err == nil:
+		return real, nil
+	case errors.Is(err, syscall.ENOTCONN):
+		parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+		return filepath.Join(parent, filepath.Base(abs)), err
+	case errors.Is(err, os.ErrNotExist):
+		return "", fmt.Errorf("mount point %s does not exist; create it first: %w", dir, syscall.ENOENT)
+	}
+	return "", err
+}
+
+// statWithin returns an error unless dir is a directory that answers.
+func statWithin(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, statTimeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { // ends late if dir is a mount whose process hangs
+		var st unix.Stat_t
+		err := unix.Stat(dir, &st)
+		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			err = syscall.ENOTDIR
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("mount point %s: %w", dir, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("mount point %s does not answer: %w", dir, ctx.Err())
+	}
+}
+
+// clearDead takes away the mount on top of dir if it is one of ours whose process is gone, and reports whether it has.
+func clearDead(dir string, log *slog.Logger) bool {
+	var st unix.Stat_t
+	if kind, mounted := topMount(dir); !mounted || kind != "fuse."+fsType || unix.Stat(dir, &st) != unix.ENOTCONN {
+		return false
+	}
+	if err := detach(dir); err != nil {
+		log.Error("clear dead mount", "dir", dir, "error", err)
+		return false
+	}
+	log.Info("cleared a dead mount", "dir", dir)
+	return true
+}
+
+// topMount returns the type of the file system that is mounted last at dir.
+func topMount(dir string) (kind string, mounted bool) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return "", false
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		// ID PARENT MAJ:MIN ROOT DIR OPTIONS [TAG...] - TYPE SOURCE OPTIONS
+		mount, system, found := strings.Cut(lines.Text(), " - ")
+		if fields := strings.Fields(mount); found && len(fields) > 4 && unescape(fields[4]) == dir {
+			kind, _, _ = strings.Cut(system, " ")
+			mounted = true
+		}
+	}
+	return kind, mounted
+}
+
+// unescape undoes how the kernel writes spaces and the like in paths: \ooo.
+func unescape(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+4 <= len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// unmount takes the mount on top of dir away.
+func unmount(dir string) error { return umount(dir, 0, "-u") }
+
+// detach does so too if the mount is in use; it goes when it is not any more.
+func detach(dir string) error { return umount(dir, unix.MNT_DETACH, "-uz") }
+
+func umount(dir string, flags int, helperFlags string) error {
+	err := unix.Unmount(dir, flags|unix.UMOUNT_NOFOLLOW)
+	if err != unix.EPERM {
+		return err
+	}
+	helper, lookErr := exec.LookPath("fusermount3")
+	if lookErr != nil {
+		if helper, lookErr = exec.LookPath("fusermount"); lookErr != nil {
+			return fmt.Errorf("%w (and there is no fusermount)", err)
+		}
+	}
+	out, err := exec.Command(helper, helperFlags, "--", dir).CombinedOutput()
+	if err != nil {
+		text := strings.TrimSpace(string(out))
+		if strings.Contains(text, "busy") {
+			return fmt.Errorf("%s: %w", text, unix.EBUSY)
+		}
+		return fmt.Errorf("%s: %w", text, err)
+	}
+	return nil
+}
+
+// readAhead is how much the kernel reads ahead of a program that reads in order, in KiB. The protocol itself cannot ask for
+// more than 128.
+const readAhead = 1024
+
+// tune sets what cannot be set by a mount option. Without the right to it the mount is slower, not broken.
+func tune(dir string, log *slog.Logger) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return
+	}
+	path := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
+	if err := os.WriteFile(path, []byte(strconv.Itoa(readAhead)), 0); err != nil {
+		log.Debug("read-ahead stays at the system's default", "error", err)
+	}
+}
