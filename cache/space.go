@@ -1,0 +1,134 @@
+package cache
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// space is the budget of disk bytes that log, spool, local commits and cached
+// multichunks share. Who needs bytes takes them first; when they are used up,
+// what is only cache is evicted, and then the one who asks waits.
+type space struct {
+	limit    int64                 // bytes
+	patience func() func() bool    // see waiter
+	evictOne func() (int64, error) // gives back one thing that is only cache; 0 bytes if there is none
+	full     func()                // called when somebody has to wait
+
+	used  atomic.Int64
+	close func() // makes all waiters give up
+
+	mu    sync.Mutex
+	freed chan struct{} // closed and renewed when there may be space again
+}
+
+// newSpace returns a budget. Waiting ends after wait.
+func newSpace(limit int64, wait time.Duration, full func()) *space {
+	closed := make(chan struct{})
+	s := &space{limit: limit, full: full, freed: make(chan struct{}), close: sync.OnceFunc(func() { close(closed) })}
+	s.evictOne = func() (int64, error) { return 0, nil }
+	s.patience = func() func() bool { return s.waiter(wait, closed) }
+	return s
+}
+
+// waiter returns a function that waits until space may have been freed. It
+// answers false when the time that began with waiter is up, or at the end of it all.
+func (s *space) waiter(wait time.Duration, closed <-chan struct{}) func() bool {
+	deadline := time.Now().Add(wait)
+	freed := s.freedChan()
+	return func() bool {
+		s.full()
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		select {
+		case <-freed:
+			freed = s.freedChan()
+			return true
+		case <-timer.C:
+			return false
+		case <-closed:
+			return false
+		}
+	}
+}
+
+func (s *space) freedChan() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.freed
+}
+
+// reserve is the part of the budget that only records without data may use, so
+// that files can be removed when it is full.
+func (s *space) reserve() int64 { return s.limit / 16 }
+
+// take takes n bytes and reports whether there were as many, evicting what is
+// only cache. Small takers may use the reserve.
+func (s *space) take(n int64, small bool) bool {
+	limit := s.limit
+	if !small {
+		limit -= s.reserve()
+	}
+	for {
+		used := s.used.Load()
+		if used+n <= limit {
+			if s.used.CompareAndSwap(used, used+n) {
+				return true
+			}
+			continue
+		}
+		if freed, err := s.evictOne(); err != nil || freed == 0 {
+			return false
+		}
+	}
+}
+
+// takeWait takes n bytes. If there are none it waits, and returns ENOSPC in the end.
+func (s *space) takeWait(n int64, small bool) error {
+	wait := s.patience()
+	for !s.take(n, small) {
+		if !wait() {
+			return syscall.ENOSPC
+		}
+	}
+	return nil
+}
+
+// force takes n bytes that are already there, or that must be.
+func (s *space) force(n int64) {
+	s.used.Add(n)
+	for s.used.Load() > s.limit {
+		if freed, err := s.evictOne(); err != nil || freed == 0 {
+			return
+		}
+	}
+}
+
+// give returns n bytes.
+func (s *space) give(n int64) {
+	s.used.Add(-n)
+	s.wake()
+}
+
+// wake lets those who wait for space look again.
+func (s *space) wake() {
+	s.mu.Lock()
+	close(s.freed)
+	s.freed = make(chan struct{})
+	s.mu.Unlock()
+}
+
+// evict makes place for n bytes on a disk that is full before the budget is, and
+// reports whether it could free anything.
+func (s *space) evict(n int64) bool {
+	var sum int64
+	for sum < n {
+		freed, err := s.evictOne()
+		if err != nil || freed == 0 {
+			break
+		}
+		sum += freed
+	}
+	return sum > 0
+}
