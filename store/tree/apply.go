@@ -108,7 +108,7 @@ func (ed *editor) run(ctx context.Context) error {
 // A child can be taken over unseen when no edit falls into it and no lower level is in the middle of a new node: then it
 // begins at a boundary as it did in the old tree, and its own ends are where they were.
 func (ed *editor) node(ctx context.Context, n *store.Node, ref store.Ref, end []byte) error {
-	ed.out.begin(n, ref)
+	ed.out.enter(n, ref)
 	if n.Level == 0 {
 		return ed.leaf(ctx, n, end)
 	}

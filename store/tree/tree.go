@@ -19,7 +19,6 @@ package tree
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -91,9 +90,6 @@ func (t *Tree) At(root store.Ref) *Tree {
 	return &u
 }
 
-// ErrMalformed says that a node is not what its parent promises: a wrong level, a wrong first key, no reference to a child.
-var ErrMalformed = errors.New("malformed tree")
-
 // NodeError is the error of an operation that met a node it could not load or save. A caller that gets one from a Store that
 // knows only local nodes may fetch Ref and try again: an operation that has returned an error has changed nothing.
 type NodeError struct {
@@ -160,11 +156,12 @@ func (t *Tree) leaf(ctx context.Context, choose func(*store.Node) int) (*store.N
 	return n, nil
 }
 
-// load returns the node named by ref, which has an entry at least.
+// load returns the node named by ref, which has an entry at least. A node that is not what its parent promises is store.ErrCorrupt:
+// whoever wrote it had the keys, and did not keep to the rules.
 func (t *Tree) load(ctx context.Context, ref store.Ref) (*store.Node, error) {
 	n, err := t.st.Load(ctx, ref)
 	if err == nil && len(n.Entries) == 0 {
-		err = fmt.Errorf("no entries: %w", ErrMalformed)
+		err = fmt.Errorf("no entries: %w", store.ErrCorrupt)
 	}
 	if err != nil {
 		return nil, &NodeError{Op: "load", Ref: ref, Err: err}
@@ -176,14 +173,14 @@ func (t *Tree) load(ctx context.Context, ref store.Ref) (*store.Node, error) {
 func (t *Tree) child(ctx context.Context, n *store.Node, i int) (*store.Node, error) {
 	e := &n.Entries[i]
 	if len(e.Refs) != 1 || e.Refs[0].Kind != store.RefNode {
-		return nil, fmt.Errorf("child %x of a node of level %d has no single reference to a node: %w", e.Key, n.Level, ErrMalformed)
+		return nil, fmt.Errorf("child %x of a node of level %d has no single reference to a node: %w", e.Key, n.Level, store.ErrCorrupt)
 	}
 	c, err := t.load(ctx, e.Refs[0])
 	if err != nil {
 		return nil, err
 	}
 	if c.Level != n.Level-1 || !bytes.Equal(c.Entries[0].Key, e.Key) {
-		err := fmt.Errorf("level %d and first key %x, parent says %d and %x: %w", c.Level, c.Entries[0].Key, n.Level-1, e.Key, ErrMalformed)
+		err := fmt.Errorf("level %d and first key %x, parent says %d and %x: %w", c.Level, c.Entries[0].Key, n.Level-1, e.Key, store.ErrCorrupt)
 		return nil, &NodeError{Op: "load", Ref: e.Refs[0], Err: err}
 	}
 	return c, nil

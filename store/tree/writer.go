@@ -19,7 +19,7 @@ type level struct {
 	size    int // of entries
 	taken   int // entries ever put
 
-	old    *store.Node // the node of the old tree that began where this one does, if any
+	old    *store.Node // the node of the old tree whose entries are being put, if any
 	oldRef store.Ref
 }
 
@@ -31,12 +31,11 @@ func (w *writer) at(lv int) *level {
 	return &w.levels[lv]
 }
 
-// begin says that the entries of n, named ref, come next. If the unfinished node begins here too and turns out equal, ref is used again,
-// with its hint, and nothing is saved.
-func (w *writer) begin(n *store.Node, ref store.Ref) {
-	if l := w.at(int(n.Level)); len(l.entries) == 0 {
-		l.old, l.oldRef = n, ref
-	}
+// enter says that the entries of n, named ref, come next. If a new node turns out equal, ref is used again, with its hint, and nothing
+// is saved.
+func (w *writer) enter(n *store.Node, ref store.Ref) {
+	l := w.at(int(n.Level))
+	l.old, l.oldRef = n, ref
 }
 
 // aligned reports whether all levels below lv are at a boundary.
@@ -71,7 +70,7 @@ func (w *writer) end(ctx context.Context, lv int) error {
 	}
 	first := l.entries[0].Key
 	clear(l.entries)
-	l.entries, l.size, l.old = l.entries[:0], 0, nil
+	l.entries, l.size = l.entries[:0], 0
 	return w.put(ctx, lv+1, store.Entry{Key: first, Refs: []store.Ref{ref}})
 }
 
