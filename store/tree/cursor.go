@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/dedupfs/dedupfs/store"
@@ -71,4 +72,42 @@ func (c *cursor) child(ctx context.Context) (*store.Node, error) {
 		return nil, nil
 	}
 	return c.t.load(ctx, c.t.root)
+}
+
+// find moves on to key and returns its record, nil if there is none. It finds nothing that the cursor has passed.
+func (c *cursor) find(ctx context.Context, key []byte) (*store.Entry, error) {
+	for !c.begun {
+		if err := c.down(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		e, level := c.head()
+		switch {
+		case e == nil || bytes.Compare(e.Key, key) > 0:
+			return nil, nil
+		case level == 0 && bytes.Equal(e.Key, key):
+			return e, nil
+		case level == 0 || c.endsBy(key):
+			c.skip()
+		default:
+			if err := c.down(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// endsBy reports whether the entry after the next one, at whatever level, is not beyond key.
+func (c *cursor) endsBy(key []byte) bool {
+	next := c.stack[len(c.stack)-1].i + 1
+	for i := len(c.stack) - 1; i >= 0; i-- {
+		if n := c.stack[i].n; next < len(n.Entries) {
+			return bytes.Compare(n.Entries[next].Key, key) <= 0
+		}
+		if i > 0 {
+			next = c.stack[i-1].i
+		}
+	}
+	return false
 }

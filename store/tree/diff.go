@@ -12,72 +12,73 @@ import (
 // what differs times the depth. An error of fn ends the walk and is returned as it is. fn may keep what it is given, and modifies
 // nothing of it.
 func Diff(ctx context.Context, a, b *Tree, fn func(key []byte, ea, eb *store.Entry) error) error {
-	if sameRef(a.root, b.root) {
-		return nil
-	}
-	ca, cb := cursor{t: a}, cursor{t: b}
-	if err := ca.down(ctx); err != nil {
-		return err
-	}
-	if err := cb.down(ctx); err != nil {
-		return err
-	}
+	d := newDiffer(a, b)
 	for {
-		ea, eb, err := nextDifference(ctx, &ca, &cb)
-		if err != nil || ea == nil && eb == nil {
+		key, ea, eb, err := d.next(ctx)
+		if err != nil || key == nil {
 			return err
 		}
-		key := eb
-		if ea != nil {
-			key = ea
-		}
-		if err := fn(key.Key, ea, eb); err != nil {
+		if err := fn(key, ea, eb); err != nil {
 			return err
 		}
 	}
 }
 
-// nextDifference moves a and b past the next records that differ and returns these, or nil, nil at the end.
+// differ walks two trees side by side and stops where they differ.
+type differ struct{ a, b cursor }
+
+func newDiffer(a, b *Tree) *differ {
+	d := &differ{a: cursor{t: a}, b: cursor{t: b}}
+	if sameRef(a.root, b.root) {
+		d.a.begun, d.b.begun = true, true // and at the end
+	}
+	return d
+}
+
+// next passes the next records that differ and returns them and their key, which is nil at the end.
 //
-// Whichever stands before the smaller key goes down or is passed: that key is not in the other tree, so the nodes on the way to it
+// Whichever cursor stands before the smaller key goes down or on: that key is not in the other tree, so the nodes on the way to it
 // differ. With equal keys the higher one goes down, until both stand before sub-trees of one height, and either these are
 // equal or a difference is in them or ends them.
-func nextDifference(ctx context.Context, a, b *cursor) (ea, eb *store.Entry, err error) {
-	for {
-		ha, la := a.head()
-		hb, lb := b.head()
-		if ha == nil && hb == nil {
-			return nil, nil, nil
-		}
+func (d *differ) next(ctx context.Context) (key []byte, ea, eb *store.Entry, err error) {
+	for err == nil {
+		ha, la := d.a.head()
+		hb, lb := d.b.head()
 		order := compareHeads(ha, hb)
 		switch {
+		case !d.a.begun:
+			err = d.a.down(ctx)
+		case !d.b.begun:
+			err = d.b.down(ctx)
+		case ha == nil && hb == nil:
+			return nil, nil, nil, nil
 		case order == 0 && la == lb && sameEntry(ha, hb):
-			a.skip()
-			b.skip()
+			d.a.skip()
+			d.b.skip()
 		case la > 0 && (order < 0 || order == 0 && la >= lb):
-			err = a.down(ctx)
+			err = d.a.down(ctx)
 		case lb > 0 && (order > 0 || order == 0 && lb > la):
-			err = b.down(ctx)
+			err = d.b.down(ctx)
+		case order < 0:
+			d.a.skip()
+			return ha.Key, ha, nil, nil
+		case order > 0:
+			d.b.skip()
+			return hb.Key, nil, hb, nil
 		default:
-			if order <= 0 {
-				ea = ha
-				a.skip()
-			}
-			if order >= 0 {
-				eb = hb
-				b.skip()
-			}
-			return ea, eb, nil
-		}
-		if err != nil {
-			return nil, nil, err
+			d.a.skip()
+			d.b.skip()
+			return ha.Key, ha, hb, nil
 		}
 	}
+	return nil, nil, nil, err
 }
 
 // compareHeads compares two keys; nil, the end, is beyond all.
 func compareHeads(a, b *store.Entry) int {
 	switch {
+	case a == nil && b == nil:
+		return 0
 	case a == nil:
 		return 1
 	case b == nil:

@@ -36,6 +36,7 @@ func (w *writer) at(lv int) *level {
 func (w *writer) enter(n *store.Node, ref store.Ref) {
 	l := w.at(int(n.Level))
 	l.old, l.oldRef = n, ref
+	l.entries = slices.Grow(l.entries, len(n.Entries)+1)
 }
 
 // aligned reports whether all levels below lv are at a boundary.
