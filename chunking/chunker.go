@@ -72,6 +72,9 @@ func New(name string, key []byte) (Chunker, error) {
 	if kind == "GFD" && print == "" && limit == repoMax {
 		return newGFD(name, kib<<10, key)
 	}
+	if kind == "Gear" && print == "" && limit == repoMax {
+		return newGear(name, kib<<10, key)
+	}
 	return nil, unknown
 }
 

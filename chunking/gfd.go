@@ -16,25 +16,27 @@ const (
 )
 
 // gfdKey is the key of a GFD chunker, expanded for one filter width. The
-// assembly knows the offsets of the fields up to byte 256.
+// assembly knows the offsets of the fields before width.
 type gfdKey struct {
 	matrix [4]uint64      //   0: M0..M3
 	rot    [3]uint64      //  32: rotation of a byte by 4, 1 and 2 bits, as matrices
-	want   uint64         //  56: K under the mask, in all eight bytes
-	mask   uint64         //  64: 2^w-1, in all eight bytes
+	want8  uint64         //  56: K under the mask, eight times
+	mask8  uint64         //  64: 2^w-1, eight times
 	_      [56]byte       //  72
-	nibble [4][2][16]byte // 128: M0..M3 for the low and the high half of a byte
+	nibble [4][2][16]byte // 128: M0..M3 times the low and the high half of a byte
+	mask32 [32]byte       // 256: mask8, four times
+	want32 [32]byte       // 288: want8, four times
 
 	width   uint        // w: bits of a digest that are compared
 	digest8 [256]uint64 // byte k of digest8[x] is what b[i-k] = x adds to d8(i)
-	rank    sipKey
+	rank    rankKey
 }
 
 // gfdSize is what a mean size fixes. The thresholds are part of the format of
 // repositories and must not change; see the package documentation.
 type gfdSize struct {
 	width uint   // w
-	below uint64 // T
+	below uint64 // T1; T2 is four times that
 }
 
 // gfdSizes holds the sizes by the binary logarithm of their mean in KiB.
@@ -68,12 +70,15 @@ func newGFD(name string, avg int, key []byte) (Chunker, error) {
 	}, nil
 }
 
-// expandGFD derives the secrets of a GFD chunker from key: the PRF key, K and
-// the matrices, in this order, from one stream of keyed BLAKE3.
+// expandGFD derives the secrets of a GFD chunker from key: those of the
+// ranks, K and the matrices, in this order, from one stream of keyed BLAKE3.
 func expandGFD(key []byte, width uint) *gfdKey {
 	stream := expand(key, "dedupfs chunking GFD 1")
 	k := &gfdKey{width: width}
-	k.rank = sipKey{stream.uint64(), stream.uint64()}
+	for i := range k.rank.hash {
+		k.rank.hash[i] = stream.uint64()
+	}
+	k.rank.sip0, k.rank.sip1 = stream.uint64(), stream.uint64()
 	want := stream.byte()
 	for want&7 == 0 { // runs of zeros never match
 		want = stream.byte()
@@ -89,8 +94,11 @@ func expandGFD(key []byte, width uint) *gfdKey {
 	for i, n := range []int{4, 1, 2} {
 		k.rot[i] = matrixOf(func(x byte) byte { return bits.RotateLeft8(x, n) })
 	}
-	k.mask = (1<<width - 1) * lanes
-	k.want = uint64(want) * lanes & k.mask
+	k.mask8 = (1<<width - 1) * lanes
+	k.want8 = uint64(want) * lanes & k.mask8
+	for i := range k.mask32 {
+		k.mask32[i], k.want32[i] = byte(k.mask8), byte(k.want8)
+	}
 	for x := range 256 {
 		for j, m := range k.matrix {
 			y := mulMatrix(m, byte(x))
@@ -185,5 +193,5 @@ func (g *gfd) next(data []byte, from, to int) (end int, rank uint64) {
 	if i < 0 {
 		return -1, 0
 	}
-	return i + 1, g.key.rank.sum((*[gfdWindow]byte)(data[i+1-gfdWindow:]))
+	return i + 1, g.key.rank.rank((*[gfdWindow]byte)(data[i+1-gfdWindow:]))
 }

@@ -40,7 +40,7 @@ func gfdScanGeneric(data []byte, from, to int, k *gfdKey) int {
 			e32 := e16 ^ d16Prev<<2&(0xfc*lanes) ^ d16Prev>>6&(3*lanes)
 			d8, d16, d16Prev = e8, e16, d16
 			// Adding the mask carries into the flag unless the digest is K.
-			hits := flag &^ ((e32^k.want)&k.mask + k.mask)
+			hits := flag &^ ((e32^k.want8)&k.mask8 + k.mask8)
 			match |= hits * gather >> 56 << j
 		}
 		both := match & (match<<gfdLag | prev>>(64-gfdLag))

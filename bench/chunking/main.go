@@ -1,0 +1,227 @@
+// Command chunking compares the chunkers of dedupfs with other Go libraries:
+// all in one process, in turns, the median of several rounds, in bytes per CPU
+// second. It writes a list of name, average (bytes), data, mean (bytes, real)
+// and bytes_per_cpu_s.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	cdc "github.com/PlakarKorp/go-cdc-chunkers"
+	_ "github.com/PlakarKorp/go-cdc-chunkers/chunkers/fastcdc"
+	_ "github.com/PlakarKorp/go-cdc-chunkers/chunkers/jc"
+	"github.com/dedupfs/dedupfs/chunking"
+	"github.com/jotfs/fastcdc-go"
+	"github.com/restic/chunker"
+)
+
+func main() {
+	log.SetFlags(0)
+	out := flag.String("o", "bench-chunking.json", "file that the results go to")
+	size := flag.Int("mib", 256, "size of the data in MiB; far more than the caches hold")
+	rounds := flag.Int("rounds", 5, "turns that each contender gets")
+	flag.Parse()
+
+	var results []result
+	for _, data := range inputs(*size << 20) {
+		for _, avg := range []int{8 << 10, 64 << 10, 1 << 20} {
+			results = append(results, compare(data, avg, *rounds)...)
+		}
+	}
+	b, err := json.MarshalIndent(results, "", "  ")
+	if err == nil {
+		err = os.WriteFile(*out, append(b, '\n'), 0o666)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+type input struct {
+	name string
+	data []byte
+}
+
+func inputs(size int) []input {
+	return []input{{"random", randomBytes(size)}, {"text", text(size)}}
+}
+
+func randomBytes(size int) []byte {
+	b := make([]byte, size)
+	rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
+// text returns words of a skewed distribution, in lines.
+func text(size int) []byte {
+	rng := rand.New(rand.NewPCG(1, 2))
+	words := make([][]byte, 5000)
+	for i := range words {
+		w := make([]byte, 2+rng.IntN(9))
+		for j := range w {
+			w[j] = "etaoinshrdlucmfwypvbgk"[min(rng.IntN(22), rng.IntN(22))]
+		}
+		words[i] = w
+	}
+	b := make([]byte, 0, size+16)
+	for n := 0; len(b) < size; n++ {
+		b = append(b, words[min(rng.IntN(5000), rng.IntN(5000), rng.IntN(5000))]...)
+		b = append(b, " \n"[min(n%12/11, 1)])
+	}
+	return b[:size]
+}
+
+// A contender cuts data and returns the number of chunks; 0 if it only reads.
+type contender struct {
+	name string
+	cut  func(data []byte) (chunks int, err error)
+}
+
+type result struct {
+	Name    string  `json:"name"`
+	Average int     `json:"average"`
+	Data    string  `json:"data"`
+	Mean    int     `json:"mean"`
+	Speed   float64 `json:"bytes_per_cpu_s"`
+}
+
+// compare lets all contenders cut in turns, so that what else the machine does
+// meets all of them.
+func compare(in input, avg, rounds int) []result {
+	contenders := contenders(avg)
+	speeds := make([][]float64, len(contenders))
+	results := make([]result, len(contenders))
+	for range rounds {
+		for i, c := range contenders {
+			start := cpuTime()
+			chunks, err := c.cut(in.data)
+			if err != nil {
+				log.Fatalf("%s: %v", c.name, err)
+			}
+			speeds[i] = append(speeds[i], float64(len(in.data))/(cpuTime()-start).Seconds())
+			results[i] = result{Name: c.name, Average: avg, Data: in.name, Mean: len(in.data) / max(chunks, 1)}
+		}
+	}
+	for i := range results {
+		slices.Sort(speeds[i])
+		results[i].Speed = speeds[i][rounds/2]
+		fmt.Printf("%-24s %-7s %8d  mean %8d  %7.2f GB/s\n",
+			results[i].Name, in.name, avg, results[i].Mean, results[i].Speed/1e9)
+	}
+	return results
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		log.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func contenders(avg int) []contender {
+	kib := avg >> 10
+	gfd := fmt.Sprintf("GFD-%d", kib)
+	return []contender{
+		{"read memory", func(data []byte) (int, error) { chunking.ReadMemory(data); return 0, nil }},
+		{gfd + " scan", scan(gfd)},
+		{gfd, ends(gfd)},
+		{gfd + " reader", reader(gfd)},
+		{fmt.Sprintf("Gear-%d", kib), ends(fmt.Sprintf("Gear-%d", kib))},
+		{"plakar fastcdc", plakar("fastcdc", avg)},
+		{"plakar kfastcdc", plakar("kfastcdc", avg)},
+		{"plakar fastcdc-v1.0.0", plakar("fastcdc-v1.0.0", avg)},
+		{"plakar jc-v1.1.0", plakar("jc-v1.1.0", avg)},
+		{"jotfs fastcdc", jotfs(avg)},
+		{"restic rabin", restic(avg)},
+	}
+}
+
+func newChunker(name string) chunking.Chunker {
+	c, err := chunking.New(name, make([]byte, 32))
+	if err != nil {
+		log.Fatal(err)
+	}
+	return c
+}
+
+func scan(name string) func([]byte) (int, error) {
+	c := newChunker(name)
+	return func(data []byte) (int, error) { return chunking.Scan(c, data), nil }
+}
+
+func ends(name string) func([]byte) (int, error) {
+	c := newChunker(name)
+	var dst []int
+	return func(data []byte) (int, error) {
+		dst = c.Ends(dst[:0], data, true)
+		return len(dst), nil
+	}
+}
+
+func reader(name string) func([]byte) (int, error) {
+	r := chunking.NewReader(nil, newChunker(name))
+	return func(data []byte) (int, error) {
+		r.Reset(bytes.NewReader(data))
+		return count(func() error { _, err := r.Next(); return err })
+	}
+}
+
+func plakar(algorithm string, avg int) func([]byte) (int, error) {
+	return func(data []byte) (int, error) {
+		opts := &cdc.ChunkerOpts{MinSize: avg / 4, NormalSize: avg, MaxSize: 8 * avg}
+		if algorithm == "kfastcdc" {
+			opts.Key = make([]byte, 32)
+		}
+		c, err := cdc.NewChunker(algorithm, bytes.NewReader(data), opts)
+		if err != nil {
+			return 0, err
+		}
+		return count(func() error { _, err := c.Next(); return err })
+	}
+}
+
+func jotfs(avg int) func([]byte) (int, error) {
+	return func(data []byte) (int, error) {
+		c, err := fastcdc.NewChunker(bytes.NewReader(data), fastcdc.Options{AverageSize: avg, MinSize: avg / 4, MaxSize: 8 * avg})
+		if err != nil {
+			return 0, err
+		}
+		return count(func() error { _, err := c.Next(); return err })
+	}
+}
+
+func restic(avg int) func([]byte) (int, error) {
+	bits := 0
+	for 1<<bits < avg {
+		bits++
+	}
+	buf := make([]byte, 8*avg)
+	return func(data []byte) (int, error) {
+		c := chunker.NewWithBoundaries(bytes.NewReader(data), chunker.Pol(0x3DA3358B4DC173), uint(avg/4), uint(8*avg))
+		c.SetAverageBits(bits)
+		return count(func() error { _, err := c.Next(buf); return err })
+	}
+}
+
+// count calls next until the end of the stream.
+func count(next func() error) (n int, err error) {
+	for ; ; n++ {
+		if err := next(); errors.Is(err, io.EOF) {
+			return n, nil
+		} else if err != nil {
+			return n, err
+		}
+	}
+}
