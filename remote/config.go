@@ -86,9 +86,9 @@ func connect(ctx context.Context, url string) (fs.Fs, error) {
 		return nil, err
 	}
 	scrub.learn(url)
-	info, name, _, _, err := fs.ParseRemote(url)
+	info, _, _, _, err := fs.ParseRemote(url)
 	if errors.Is(err, fs.ErrorNotFoundInConfigFile) {
-		return nil, fmt.Errorf("remote %q is not in the rclone configuration %s; make it with \"rclone config\"", name, config.GetConfigPath())
+		return nil, errors.New("this remote is not in the rclone configuration; \"rclone config\" makes it, \"rclone listremotes\" shows what there is")
 	}
 	if err != nil {
 		return nil, err

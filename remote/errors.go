@@ -41,7 +41,7 @@ var kinds = []struct {
 	text:   []string{"ratelimitexceeded", "rate limit", "slowdown", "too many requests", "toomanyrequests"},
 }, {
 	kind:   ErrNotExist,
-	is:     []error{fs.ErrorObjectNotFound, fs.ErrorDirNotFound, os.ErrNotExist},
+	is:     []error{fs.ErrorObjectNotFound, fs.ErrorDirNotFound, fs.ErrorIsDir, os.ErrNotExist},
 	status: []int{404, 410},
 	text:   []string{"nosuchkey", "nosuchbucket"},
 }, {

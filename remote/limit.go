@@ -32,7 +32,11 @@ func (l *limit) next(ctx context.Context, n int) (int, error) {
 		return n, ctx.Err()
 	}
 	n = min(n, minBurst)
-	return n, lim.WaitN(ctx, n)
+	err := lim.WaitN(ctx, n)
+	if err != nil && ctx.Err() == nil {
+		err = context.DeadlineExceeded // its turn would come too late
+	}
+	return n, err
 }
 
 // An upload reads data at the speed of lim. HTTP transports may go on reading a

@@ -37,15 +37,15 @@ func Redact(url string) string {
 		return maskText(url)
 	}
 	if parsed.Name == "" {
-		return userInfo.ReplaceAllString(url, "${1}"+mask+"@") // a path, or sftp://user:pass@host by mistake
+		return url
 	}
 	var b strings.Builder
 	b.WriteString(parsed.Name)
 	for _, key := range slices.Sorted(maps.Keys(parsed.Config)) {
 		b.WriteString("," + key + "=" + showValue(key, parsed.Config[key]))
 	}
-	b.WriteString(":" + userInfo.ReplaceAllString(parsed.Path, "${1}"+mask+"@"))
-	return b.String()
+	b.WriteString(":" + parsed.Path)
+	return userInfo.ReplaceAllString(b.String(), "${1}"+mask+"@") // sftp://user:pass@host is a mistake often made
 }
 
 func showValue(key, value string) string {

@@ -124,41 +124,24 @@ func (r *Remote) honourBwLimit() {
 
 // Put implements Storage.
 func (r *Remote) Put(ctx context.Context, name string, data []byte) error {
-	if err := CheckName(name); err != nil {
-		return fmt.Errorf("put: %w", err)
-	}
 	err := r.storage.Put(ctx, name, data)
 	return r.stats.count(err, &r.stats.puts, &r.stats.uploaded, len(data))
 }
 
 // Get implements Storage.
 func (r *Remote) Get(ctx context.Context, name string, off, n int64) ([]byte, error) {
-	if err := CheckName(name); err != nil {
-		return nil, fmt.Errorf("get: %w", err)
-	}
-	if err := CheckRange(off, n); err != nil {
-		return nil, fmt.Errorf("get %s: %w", name, err)
-	}
 	data, err := r.storage.Get(ctx, name, off, n)
 	return data, r.stats.count(err, &r.stats.gets, &r.stats.downloaded, len(data))
 }
 
 // List implements Storage.
 func (r *Remote) List(ctx context.Context, dir string, fn func(Entry) error) error {
-	if dir != "" {
-		if err := CheckName(dir); err != nil {
-			return fmt.Errorf("list: %w", err)
-		}
-	}
 	r.stats.lists.Add(1)
 	return r.storage.List(ctx, dir, fn)
 }
 
 // Delete implements Storage.
 func (r *Remote) Delete(ctx context.Context, name string) error {
-	if err := CheckName(name); err != nil {
-		return fmt.Errorf("delete: %w", err)
-	}
 	err := r.storage.Delete(ctx, name)
 	return r.stats.count(err, &r.stats.deletes, nil, 0)
 }

@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -79,6 +80,9 @@ func (r *retrier) Put(ctx context.Context, name string, data []byte) error {
 	holder, _ := r.s.(interface {
 		holds(ctx context.Context, name string, data []byte) bool
 	})
+	if err := CheckName(name); err != nil {
+		return fmt.Errorf("put: %w", err)
+	}
 	return r.do(ctx, "put", name, func(ctx context.Context) error {
 		err := r.s.Put(ctx, name, data)
 		if err != nil && holder != nil && ctx.Err() == nil && !permanent(err) && holder.holds(ctx, name, data) {
@@ -89,6 +93,12 @@ func (r *retrier) Put(ctx context.Context, name string, data []byte) error {
 }
 
 func (r *retrier) Get(ctx context.Context, name string, off, n int64) (data []byte, err error) {
+	if err := CheckName(name); err != nil {
+		return nil, fmt.Errorf("get: %w", err)
+	}
+	if err := CheckRange(off, n); err != nil {
+		return nil, fmt.Errorf("get %s: %w", name, err)
+	}
 	err = r.do(ctx, "get", name, func(ctx context.Context) (err error) {
 		data, err = r.s.Get(ctx, name, off, n)
 		return err
@@ -97,6 +107,9 @@ func (r *retrier) Get(ctx context.Context, name string, off, n int64) (data []by
 }
 
 func (r *retrier) List(ctx context.Context, dir string, fn func(Entry) error) error {
+	if err := CheckName(dir); dir != "" && err != nil {
+		return fmt.Errorf("list: %w", err)
+	}
 	var stopped error // what fn said, which is no fault of the storage
 	err := r.do(ctx, "list", dir, func(ctx context.Context) error {
 		err := r.s.List(ctx, dir, func(e Entry) error {
@@ -115,6 +128,9 @@ func (r *retrier) List(ctx context.Context, dir string, fn func(Entry) error) er
 }
 
 func (r *retrier) Delete(ctx context.Context, name string) error {
+	if err := CheckName(name); err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
 	return r.do(ctx, "delete", name, func(ctx context.Context) error { return r.s.Delete(ctx, name) })
 }
 
