@@ -1,0 +1,46 @@
+package store
+
+import (
+	"runtime/metrics"
+	"testing"
+
+	"github.com/dedupfs/dedupfs/chunking"
+	"github.com/dedupfs/dedupfs/remote/remotetest"
+	"github.com/dedupfs/dedupfs/store/internal/seal"
+)
+
+// testConfig makes small multichunks of small groups, so that little data makes many.
+var testConfig = Config{
+	Repository:     RepositoryID{1, 2, 3},
+	Chunkers:       chunking.DefaultSet(),
+	MultichunkSize: 256 << 10,
+	GroupSize:      32 << 10,
+	Compression:    "zstd",
+}
+
+// newTestRepository returns a repository with fresh keys on an empty storage, without the objects that Init makes.
+func newTestRepository(t testing.TB, cfg Config) *Repository {
+	t.Helper()
+	r, err := newRepository(remotetest.NewMem(), seal.NewKeyring(cfg.Repository), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// limitAllocs fails the test if fn allocates more than limit bytes.
+func limitAllocs(t *testing.T, limit int, fn func()) {
+	t.Helper()
+	before := allocated()
+	fn()
+	if n := allocated() - before; n > uint64(limit) {
+		t.Errorf("%d bytes were allocated, at most %d expected", n, limit)
+	}
+}
+
+// allocated returns the bytes that the program has allocated so far, small objects as they leave the caches of threads.
+func allocated() uint64 {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
+}
