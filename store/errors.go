@@ -18,7 +18,7 @@ var (
 	ErrTwoRepositories = errors.New("two repositories in one place")
 
 	// ErrPassword says that no key slot opens with the password.
-	ErrPassword = errors.New("wrong password")
+	ErrPassword = seal.ErrPassword
 
 	// ErrFormat says that an object was written by somebody with the keys and a newer program.
 	ErrFormat = seal.ErrFormat

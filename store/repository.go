@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/dedupfs/dedupfs/chunking"
@@ -48,6 +49,21 @@ type Repository struct {
 	nodeIDs  *hashPool
 	names    *hashPool
 	treeKey  [16]byte
+
+	commitNames seal.Key      // names commits by their hashes
+	askAgain    time.Duration // after which it is asked again for what is not found and should be there
+	random      func() uint32 // draws inode ranges
+
+	recent        recentCommits
+	registrations sync.Map // of *Registration by object name; objects never change
+
+	featuresMu sync.Mutex // guards readOnly
+	readOnly   error
+
+	keyMu    sync.Mutex     // serializes changes of slots, and guards what follows
+	identity *seal.Identity // the slot that was opened
+	listed   []seal.Listed  // all slots
+	objects  *openObjects   // as last read
 }
 
 // newRepository returns the repository with the given keys, without any look at st.
@@ -72,11 +88,31 @@ func newRepository(st remote.Storage, keys *seal.Keyring, cfg Config) (*Reposito
 		nodeIDs:  newHashPool(keys.Derive("node ids")),
 		names:    newHashPool(keys.Derive("names")),
 		treeKey:  [16]byte(tree[:16]),
+
+		commitNames: keys.Derive("commit names"),
+		askAgain:    time.Second,
+		random:      randomUint32,
 	}, nil
 }
 
 // Config returns what was decided when the repository was made.
 func (r *Repository) Config() Config { return r.cfg }
+
+// ReadOnly returns nil, or an error that wraps ErrReadOnly and names the object that this program is too old to write beside.
+func (r *Repository) ReadOnly() error {
+	r.featuresMu.Lock()
+	defer r.featuresMu.Unlock()
+	return r.readOnly
+}
+
+// forbidWriting makes ReadOnly return err, unless it returns one already.
+func (r *Repository) forbidWriting(err error) {
+	r.featuresMu.Lock()
+	defer r.featuresMu.Unlock()
+	if r.readOnly == nil {
+		r.readOnly = err
+	}
+}
 
 // Storage returns the storage that r lies on.
 func (r *Repository) Storage() remote.Storage { return r.st }

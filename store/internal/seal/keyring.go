@@ -54,10 +54,14 @@ func newKeyring(repository [16]byte, root Key, epochs map[Epoch]Key) *Keyring {
 // Repository returns the id of the repository that k belongs to.
 func (k *Keyring) Repository() [16]byte { return k.repository }
 
-// Union returns the keyring that has the epochs of both. Both must be of one repository and have one root, or it panics:
-// callers open keyrings with Identity.Open, which has checked the first, and compare with SameRoot.
+// SameRoot reports whether k and other, of one repository, can be united. They differ only by mistake or ill will.
+func (k *Keyring) SameRoot(other *Keyring) bool {
+	return k.repository == other.repository && k.root == other.root
+}
+
+// Union returns the keyring that has the epochs of both. It panics unless SameRoot holds.
 func (k *Keyring) Union(other *Keyring) *Keyring {
-	if k.repository != other.repository || k.root != other.root {
+	if !k.SameRoot(other) {
 		panic("seal: union of keyrings of different repositories")
 	}
 	epochs := maps.Clone(k.epochs)

@@ -1,0 +1,278 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/dedupfs/dedupfs/remote"
+	"github.com/dedupfs/dedupfs/store/internal/seal"
+	"golang.org/x/sync/errgroup"
+)
+
+// A ClientID names a client: one machine's cache directory. It is random.
+type ClientID [16]byte
+
+// NewClientID returns a random id.
+func NewClientID() (c ClientID) {
+	rand.Read(c[:])
+	return c
+}
+
+// String returns the id in lower-case hex, as it stands on the remote.
+func (c ClientID) String() string { return hex.EncodeToString(c[:]) }
+
+func (c ClientID) short() string { return c.String()[:8] }
+
+// An Incarnation names one life of a client's local state, and through its public key all that is signed in it.
+type Incarnation [16]byte
+
+// String returns the incarnation in lower-case hex, as it stands on the remote.
+func (i Incarnation) String() string { return hex.EncodeToString(i[:]) }
+
+func (i Incarnation) short() string { return i.String()[:8] }
+
+// maxInodeRange bounds Registration.InodeRange.
+const maxInodeRange = 1<<29 - 1
+
+// A Registration makes a client known before it writes anything.
+type Registration struct {
+	Client      ClientID
+	Incarnation Incarnation
+	PublicKey   ed25519.PublicKey
+	InodeRange  uint32 // of 29 bits, not 0: the upper part of the inode numbers that the client gives
+	Host        string // for display only
+	Time        time.Time
+}
+
+// incarnation returns the name of the incarnation with the given public key.
+func (r *Repository) incarnation(c ClientID, public ed25519.PublicKey) Incarnation {
+	b := append([]byte("dedupfs 1 incarnation\x00"), r.cfg.Repository[:]...)
+	b = append(b, c[:]...)
+	sum := sha256.Sum256(append(b, public...))
+	return Incarnation(sum[:16])
+}
+
+func appendRegistration(dst []byte, g *Registration) []byte {
+	dst = append(dst, g.Client[:]...)
+	dst = append(dst, g.PublicKey...)
+	dst = binary.BigEndian.AppendUint32(dst, g.InodeRange)
+	dst = appendTime(dst, g.Time)
+	return appendText(dst, g.Host)
+}
+
+// parseRegistration is the inverse of appendRegistration. The incarnation is not in the bytes: it follows from the public key.
+func parseRegistration(b []byte) (*Registration, error) {
+	d := decoder{b: b}
+	g := &Registration{Client: d.bytes16(), PublicKey: bytes.Clone(d.bytes(ed25519.PublicKeySize)), InodeRange: d.uint32(), Time: d.time(), Host: d.text(maxText)}
+	if d.bad || g.InodeRange == 0 || g.InodeRange > maxInodeRange {
+		return nil, corruptf("registration")
+	}
+	return g, nil
+}
+
+// registrationMessage is what the incarnation signs.
+func (r *Repository) registrationMessage(name string, body []byte) []byte {
+	m := append([]byte("dedupfs 1 registration\x00"), r.cfg.Repository[:]...)
+	return append(append(m, name...), body...)
+}
+
+// Register makes a new incarnation of client c known, and returns its key. The inode range is one that nobody else has.
+func (r *Repository) Register(ctx context.Context, c ClientID, host string) (*Registration, ed25519.PrivateKey, error) {
+	if err := r.ReadOnly(); err != nil {
+		return nil, nil, err
+	}
+	for range 16 {
+		g, key, name, err := r.tryRegister(ctx, c, host)
+		if err != nil {
+			return nil, nil, fmt.Errorf("register client %s: %w", c, err)
+		}
+		taken, err := r.isTaken(ctx, g)
+		if err != nil {
+			return nil, nil, fmt.Errorf("register client %s: %w", c, err)
+		}
+		if !taken {
+			return g, key, nil
+		}
+		// Nothing has been done under this incarnation. Where deleting is refused it stays and costs a range.
+		_ = r.st.Delete(ctx, name)
+	}
+	return nil, nil, fmt.Errorf("register client %s: every inode range drawn was taken", c)
+}
+
+// tryRegister puts a registration with a range that was free before.
+func (r *Repository) tryRegister(ctx context.Context, c ClientID, host string) (*Registration, ed25519.PrivateKey, string, error) {
+	others, err := r.Registrations(ctx)
+	if err != nil && !aboutObject(err) {
+		return nil, nil, "", err
+	}
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	g := &Registration{
+		Client:      c,
+		Incarnation: r.incarnation(c, public),
+		PublicKey:   public,
+		InodeRange:  r.drawRange(others),
+		Host:        clip(host, maxText),
+		Time:        time.Now().UTC(),
+	}
+	var suffix [16]byte
+	rand.Read(suffix[:])
+	name := clientsDir + "/" + c.String() + "/" + g.Incarnation.String() + "-" + hex.EncodeToString(suffix[:])
+	body := appendRegistration(nil, g)
+	signature := ed25519.Sign(key, r.registrationMessage(name, body))
+	wire, err := r.keys.SealPadded(seal.KindRegistration, name, append(signature, body...), seal.Features{})
+	if err != nil {
+		return nil, nil, "", err
+	}
+	return g, key, name, putSmall(ctx, r.st, name, wire)
+}
+
+// drawRange returns an inode range that none of others has.
+func (r *Repository) drawRange(others []Registration) uint32 {
+	for {
+		n := r.random() & maxInodeRange
+		free := n > 0
+		for _, g := range others {
+			free = free && g.InodeRange != n
+		}
+		if free {
+			return n
+		}
+	}
+}
+
+// isTaken reports whether g must give way to a registration that was made at the same time.
+func (r *Repository) isTaken(ctx context.Context, g *Registration) (bool, error) {
+	others, err := r.Registrations(ctx)
+	if err != nil && !aboutObject(err) {
+		return false, err
+	}
+	for _, other := range others {
+		if other.InodeRange == g.InodeRange && bytes.Compare(other.Incarnation[:], g.Incarnation[:]) < 0 {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Registrations returns all that are there. If some of them are damaged or too new it returns the others, and their *ObjectErrors
+// joined.
+func (r *Repository) Registrations(ctx context.Context) ([]Registration, error) {
+	names, err := r.registrationNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		mu      sync.Mutex // guards all and damaged
+		all     []Registration
+		damaged []error
+	)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for _, name := range names {
+		group.Go(func() error {
+			g, err := r.registration(ctx, name)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				all = append(all, *g)
+			case errors.Is(err, remote.ErrNotExist): // taken back since it was listed
+			case aboutObject(err):
+				damaged = append(damaged, err)
+			default:
+				return err
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return all, errors.Join(damaged...)
+}
+
+// parallel is how many small objects are asked for at the same time.
+const parallel = 8
+
+func (r *Repository) registrationNames(ctx context.Context) ([]string, error) {
+	var clients []ClientID
+	if _, err := listIDs(ctx, r.st, clientsDir, true, func(id [16]byte, _ remote.Entry) { clients = append(clients, id) }); err != nil {
+		return nil, fmt.Errorf("list clients: %w", err)
+	}
+	var names []string
+	seen := make(map[string]bool)
+	for _, c := range clients {
+		dir := clientsDir + "/" + c.String()
+		err := r.st.List(ctx, dir, func(e remote.Entry) error {
+			if _, _, ok := parsePair(e.Name); ok && !e.Dir && !seen[e.Name] {
+				names = append(names, dir+"/"+e.Name)
+				seen[e.Name] = true
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", dir, err)
+		}
+	}
+	return names, nil
+}
+
+// registration returns the registration that lies under name, from memory if it has been read before.
+func (r *Repository) registration(ctx context.Context, name string) (*Registration, error) {
+	if g, ok := r.registrations.Load(name); ok {
+		return g.(*Registration), nil
+	}
+	wire, err := r.st.Get(ctx, name, 0, -1)
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", name, err)
+	}
+	g, err := r.openRegistration(name, wire)
+	if err != nil {
+		return nil, &ObjectError{name, err}
+	}
+	r.registrations.Store(name, g)
+	return g, nil
+}
+
+func (r *Repository) openRegistration(name string, wire []byte) (*Registration, error) {
+	plain, _, err := r.keys.OpenPadded(seal.KindRegistration, name, wire)
+	if err != nil {
+		return nil, err
+	}
+	if len(plain) < ed25519.SignatureSize {
+		return nil, corruptf("registration of %d bytes", len(plain))
+	}
+	signature, body := plain[:ed25519.SignatureSize], plain[ed25519.SignatureSize:]
+	g, err := parseRegistration(body)
+	if err != nil {
+		return nil, err
+	}
+	g.Incarnation = r.incarnation(g.Client, g.PublicKey)
+	prefix := clientsDir + "/" + g.Client.String() + "/" + g.Incarnation.String() + "-"
+	if len(name) < len(prefix) || name[:len(prefix)] != prefix {
+		return nil, corruptf("registration lies under a name that is not its own")
+	}
+	if !ed25519.Verify(g.PublicKey, r.registrationMessage(name, body), signature) {
+		return nil, corruptf("registration: wrong signature")
+	}
+	return g, nil
+}
+
+// randomUint32 is the source of inode ranges.
+func randomUint32() uint32 {
+	var b [4]byte
+	rand.Read(b[:])
+	return binary.BigEndian.Uint32(b[:])
+}

@@ -1,0 +1,106 @@
+package store
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/dedupfs/dedupfs/remote"
+)
+
+// The directories of everything but multichunks.
+const (
+	repositoryDir = "repository"
+	keysDir       = "keys"
+	keyringDir    = "keyring"
+	clientsDir    = "clients"
+	commitsDir    = "commits"
+)
+
+// groupBits is how many bits of a sequence number tell commits of one group apart.
+const groupBits = 8
+
+// seqGroup is a directory of 1<<groupBits commits of one chain.
+type seqGroup uint64
+
+func (s Seq) group() seqGroup { return seqGroup(s >> groupBits) }
+
+// endsGroup reports whether the next commit is in another group.
+func (s Seq) endsGroup() bool { return (s + 1).group() != s.group() }
+
+func (g seqGroup) String() string { return fmt.Sprintf("%014x", uint64(g)) }
+
+func (s Seq) digits() string { return fmt.Sprintf("%016x", uint64(s)) }
+
+func chainDir(c chain) string {
+	return commitsDir + "/" + c.client.String() + "/" + c.incarnation.String()
+}
+
+func groupDir(c chain, g seqGroup) string { return chainDir(c) + "/" + g.String() }
+
+// parseID reads 16 bytes in lower-case hex, and nothing else.
+func parseID(s string) (id [16]byte, ok bool) {
+	if len(s) != 2*len(id) || strings.ToLower(s) != s {
+		return id, false
+	}
+	_, err := hex.Decode(id[:], []byte(s))
+	return id, err == nil
+}
+
+// parseNumber reads a number of exactly digits lower-case hex digits.
+func parseNumber(s string, digits int) (n uint64, ok bool) {
+	if len(s) != digits || strings.ToLower(s) != s || strings.ContainsAny(s, "+-_") {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 16, 64)
+	return n, err == nil
+}
+
+// parsePair reads the names of registrations, 32 digits, a dash and 32 digits.
+func parsePair(s string) (a, b [16]byte, ok bool) {
+	left, right, _ := strings.Cut(s, "-")
+	a, okA := parseID(left)
+	b, okB := parseID(right)
+	return a, b, okA && okB
+}
+
+// parseCommitName reads the last element of a commit's name.
+func parseCommitName(s string) (seq Seq, suffix [16]byte, ok bool) {
+	left, right, _ := strings.Cut(s, "-")
+	n, okN := parseNumber(left, 16)
+	suffix, okS := parseID(right)
+	return Seq(n), suffix, okN && okS && n > 0
+}
+
+// listIDs calls fn for each entry of dir that is named by 16 bytes in hex, once, and counts the others.
+func listIDs(ctx context.Context, st remote.Storage, dir string, dirs bool, fn func(id [16]byte, e remote.Entry)) (foreign int, err error) {
+	seen := make(map[string]bool)
+	err = st.List(ctx, dir, func(e remote.Entry) error {
+		id, ok := parseID(e.Name)
+		switch {
+		case seen[e.Name]:
+		case !ok || e.Dir != dirs:
+			foreign++
+		default:
+			fn(id, e)
+		}
+		seen[e.Name] = true
+		return nil
+	})
+	return foreign, err
+}
+
+// An ObjectError tells what is wrong with one object on the remote.
+type ObjectError struct {
+	Object string // its name
+	Err    error
+}
+
+func (e *ObjectError) Error() string { return e.Object + ": " + e.Err.Error() }
+func (e *ObjectError) Unwrap() error { return e.Err }
+
+// aboutObject reports whether err is about the bytes of an object, and would be the same if it were read again.
+func aboutObject(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFormat) }
