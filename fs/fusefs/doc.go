@@ -1,6 +1,6 @@
 // Package fusefs shows a volume to the kernel over FUSE. It translates and decides nothing: what an operation does is the
 // business of package fs, what an error looks like to a program is said in one table (errno.go), what the kernel may cache
-// in one place (cache.go).
+// in the package's options (options.go).
 //
 // It binds to the raw protocol with node id = inode number, so no tree of nodes is kept in memory: what the kernel knows is
 // counted by the volume (Lookup and its kin against Forget).

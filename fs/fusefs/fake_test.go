@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"syscall"
@@ -522,16 +523,13 @@ func (v *memVolume) Setxattr(ctx context.Context, ino fs.Ino, name string, value
 	return nil
 }
 
-func (v *memVolume) Listxattr(ctx context.Context, ino fs.Ino) (names []byte, err error) {
+func (v *memVolume) Listxattr(ctx context.Context, ino fs.Ino) ([]string, error) {
 	i, err := v.begin(ctx, "listxattr", ino)
 	if err != nil {
 		return nil, err
 	}
 	defer v.mu.Unlock()
-	for name := range i.xattrs {
-		names = append(append(names, name...), 0)
-	}
-	return names, nil
+	return slices.Sorted(maps.Keys(i.xattrs)), nil
 }
 
 func (v *memVolume) Removexattr(ctx context.Context, ino fs.Ino, name string) error {

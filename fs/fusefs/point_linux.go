@@ -2,6 +2,7 @@ package fusefs
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,72 +18,73 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// statTimeout bounds the wait for a mount that may belong to a process that hangs.
-const statTimeout = 5 * time.Second
+// lookTimeout bounds the wait for a mount that may belong to a process that hangs.
+const lookTimeout = 5 * time.Second
 
 // mountPoint returns dir absolute and without symbolic links, ready to be mounted on: dead mounts of ours are cleared.
 func mountPoint(ctx context.Context, dir string, log *slog.Logger) (string, error) {
-	dir, err := resolve(dir)
-	if err != nil {
-		return "", err
-	}
 	// Mounts may lie on top of each other, also dead ones.
 	for range 16 {
-		err := statWithin(ctx, dir)
-		switch {
-		case !errors.Is(err, syscall.ENOTCONN):
-			if kind, mounted := topMount(dir); err == nil && mounted && kind == "fuse."+fsType {
-				return "", fmt.Errorf("%s has a dedupfs mounted already; unmount it first: %w", dir, syscall.EBUSY)
-			}
-			return dir, err
-		case !clearDead(dir, log):
-			return "", fmt.Errorf("%s is a mount whose process is gone (%w) and that is not of dedupfs; unmount it first", dir, err)
+		real, err := lookAt(ctx, dir)
+		switch kind, mounted := topMount(real); {
+		case errors.Is(err, syscall.ENOTCONN) && !clearDead(real, log):
+			return "", fmt.Errorf("%s is a mount of another program, whose process is gone; unmount it first: %w", dir, err)
+		case errors.Is(err, syscall.ENOTCONN):
+		case err != nil:
+			return "", err
+		case mounted && kind == "fuse."+fsType:
+			return "", fmt.Errorf("%s has a dedupfs mounted already; unmount it first: %w", dir, syscall.EBUSY)
+		default:
+			return real, nil
 		}
 	}
 	return "", fmt.Errorf("%s has too many dead mounts on it; unmount them first", dir)
 }
 
-// resolve returns dir absolute and without symbolic links. Its last part may be a dead mount.
-func resolve(dir string) (string, error) {
+// lookAt is look for a directory that may hang.
+func lookAt(ctx context.Context, dir string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	type result struct {
+		real string
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() { // ends late if dir is a mount whose process hangs
+		real, err := look(dir)
+		done <- result{real, err}
+	}()
+	select {
+	case r := <-done:
+		return r.real, r.err
+	case <-ctx.Done():
+		return "", fmt.Errorf("mount point %s does not answer: %w", dir, ctx.Err())
+	}
+}
+
+// look returns dir absolute and without symbolic links, and an error unless it is a directory. With ENOTCONN, which says that
+// it is a dead mount, it returns both.
+func look(dir string) (string, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
 	real, err := filepath.EvalSymlinks(abs)
-	switch {
-	case err == nil:
-		return real, nil
-	case errors.Is(err, syscall.ENOTCONN):
-		parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
-		return filepath.Join(parent, filepath.Base(abs)), err
-	case errors.Is(err, os.ErrNotExist):
+	if errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("mount point %s does not exist; create it first: %w", dir, syscall.ENOENT)
 	}
-	return "", err
-}
-
-// statWithin returns an error unless dir is a directory that answers.
-func statWithin(ctx context.Context, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, statTimeout)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { // ends late if dir is a mount whose process hangs
-		var st unix.Stat_t
-		err := unix.Stat(dir, &st)
-		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			err = syscall.ENOTDIR
-		}
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			return fmt.Errorf("mount point %s: %w", dir, err)
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("mount point %s does not answer: %w", dir, ctx.Err())
+	if errors.Is(err, syscall.ENOTCONN) {
+		parent, parentErr := filepath.EvalSymlinks(filepath.Dir(abs))
+		return filepath.Join(parent, filepath.Base(abs)), cmp.Or(parentErr, err)
 	}
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(real)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("mount point %s: %w", dir, syscall.ENOTDIR)
+	}
+	return real, err
 }
 
 // clearDead takes away the mount on top of dir if it is one of ours whose process is gone, and reports whether it has.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"github.com/dedupfs/dedupfs/fs"
 )
@@ -30,9 +31,14 @@ func (r *raw[H]) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut
 }
 
 // killPriv clears set-user-id and set-group-id for a change of content by someone who may not keep them. The kernel leaves
-// this to us (HANDLE_KILLPRIV_V2) and in return does not ask for security.capability before every write.
+// this to us (HANDLE_KILLPRIV_V2) and in return does not ask for security.capability before every write. Nearly always there
+// is nothing to clear, so we look first.
 func (r *raw[H]) killPriv(ctx context.Context, ino fs.Ino, h H, in *fuse.InHeader) error {
-	_, err := r.volume.Setattr(ctx, ino, h, fs.SetAttr{KillPriv: true}, cred(in, 0))
+	a, err := r.volume.Getattr(ctx, ino, h)
+	if err != nil || a.Mode&(unix.S_ISUID|unix.S_ISGID) == 0 {
+		return err
+	}
+	_, err = r.volume.Setattr(ctx, ino, h, fs.SetAttr{KillPriv: true}, cred(in, 0))
 	return err
 }
 

@@ -17,7 +17,11 @@ func (r *raw[H]) ListXAttr(cancel <-chan struct{}, h *fuse.InHeader, dest []byte
 	c := r.begin("listxattr", h, cancel)
 	defer c.end()
 	names, err := r.volume.Listxattr(c, c.ino)
-	return r.sized(c, dest, names, err)
+	var list []byte // each name is ended by a NUL
+	for _, name := range names {
+		list = append(append(list, name...), 0)
+	}
+	return r.sized(c, dest, list, err)
 }
 
 // sized copies value into dest. The caller gets the length and ERANGE if it does not fit; with an empty dest it has asked for

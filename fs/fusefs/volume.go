@@ -53,11 +53,11 @@ type files[H Handle] interface {
 	CopyFileRange(ctx context.Context, in H, offIn int64, out H, offOut, n int64, flags uint64) (int64, error)
 }
 
-// xattrs is the part of a volume about extended attributes. Listxattr returns the names, each ended by a NUL.
+// xattrs is the part of a volume about extended attributes.
 type xattrs interface {
 	Getxattr(ctx context.Context, ino fs.Ino, name string) ([]byte, error)
 	Setxattr(ctx context.Context, ino fs.Ino, name string, value []byte, flags uint32) error
-	Listxattr(ctx context.Context, ino fs.Ino) ([]byte, error)
+	Listxattr(ctx context.Context, ino fs.Ino) (names []string, err error)
 	Removexattr(ctx context.Context, ino fs.Ino, name string) error
 }
 
