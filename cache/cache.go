@@ -4,47 +4,99 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dedupfs/dedupfs/store"
 	"github.com/dgraph-io/badger/v4"
 )
 
-// ErrNotLocal says that a node is not on this machine: the remote has to be asked.
-var ErrNotLocal = errors.New("not on this machine")
+var (
+	// ErrNotLocal says that a node is not on this machine: the remote has to be asked.
+	ErrNotLocal = errors.New("not on this machine")
 
-// ErrInUse says that another process has the cache directory open.
-type ErrInUse struct {
-	Dir string
-	PID int // 0 if it did not say
-}
+	// ErrClosed says that the cache was closed.
+	ErrClosed = errors.New("cache is closed")
+)
 
-func (e ErrInUse) Error() string {
-	return fmt.Sprintf("cache directory %s is in use by process %d; unmount it first or give another --cache-dir", e.Dir, e.PID)
-}
-
-// corruptf returns an error about local data that wraps store.ErrCorrupt.
+// corruptf returns an error about data that wraps store.ErrCorrupt.
 func corruptf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), store.ErrCorrupt)
 }
 
-// Options say how a cache is used; nil and zero fields mean the defaults.
-type Options struct {
-	Size      int64         // disk that log, spool and multichunks may take together, bytes; default 20 GiB
-	Memory    int64         // decoded chunks in memory, bytes; default 48 MiB
-	Uploads   int           // parallel uploads; default 4
-	Offline   time.Duration // how long a writer waits for space, and a reader for the remote; default 30 s
-	Files     Files         // the local disk; default is the operating system's
-	Segment   int64         // of a segment of the log, bytes; default 64 MiB, less for a small Size
-	RetryMin  time.Duration // first pause after an upload that failed, doubled up to RetryMax; default 1 s
-	RetryMax  time.Duration // default 1 min
-	Pressure  func()        // called, perhaps often, when the log takes so much space that a commit and publication should free some; must not wait
-	Now       func() time.Time
-	OnTrouble func(err error) // told of damage that was found and dealt with; default logs it
+func newerError(name string, format, known int) error {
+	return fmt.Errorf("local file %s has format %d, this program knows %d: %w", name, format, known, store.ErrFormat)
 }
 
-// Cache is what one machine keeps of a repository.
-type Cache struct{}
+// Options say how a cache is used; nil and zero fields mean the defaults.
+type Options struct {
+	Size       int64            // disk that log, spool and multichunks may take together, bytes; default 20 GiB
+	Memory     int64            // decoded chunks in memory, bytes; default 48 MiB
+	NodeMemory int64            // parsed nodes in memory, bytes; default 24 MiB
+	Uploads    int              // parallel uploads; default 4
+	InFlight   int64            // sealed multichunks in memory, bytes; default 48 MiB, and at least two
+	Segment    int64            // of a segment of the log, bytes; default 64 MiB, less for a small Size
+	Offline    time.Duration    // how long a writer waits for space, and a reader for the remote; default 30 s
+	SpoolAfter time.Duration    // how long uploading may be behind before multichunks are spooled; default 2 s
+	RetryMin   time.Duration    // pause after the first failure of the remote, doubled up to RetryMax; default 1 s
+	RetryMax   time.Duration    // default 1 min
+	Files      Files            // the local disk; default is the operating system's
+	Now        func() time.Time // default time.Now
+
+	// Pressure is called, perhaps often and from any goroutine, when the log holds
+	// so many bytes that a commit and its publication should free some. It must
+	// not wait. Default: nothing.
+	Pressure func()
+
+	// Trouble is told of damage that was found and dealt with. Default: nothing;
+	// it is logged in any case.
+	Trouble func(err error)
+}
+
+func (o *Options) withDefaults(multichunk int64) Options {
+	var d Options
+	if o != nil {
+		d = *o
+	}
+	def := func(p *int64, v int64) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	wait := func(p *time.Duration, v time.Duration) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	def(&d.Size, 20<<30)
+	def(&d.Memory, 48<<20)
+	def(&d.NodeMemory, 24<<20)
+	def(&d.InFlight, 48<<20)
+	def(&d.Segment, max(min(segmentSize, d.Size/16), 64<<10))
+	wait(&d.Offline, 30*time.Second)
+	wait(&d.SpoolAfter, 2*time.Second)
+	wait(&d.RetryMin, time.Second)
+	wait(&d.RetryMax, time.Minute)
+	d.InFlight = max(d.InFlight, 2*multichunk)
+	if d.Uploads == 0 {
+		d.Uploads = 4
+	}
+	if d.Now == nil {
+		d.Now = time.Now
+	}
+	if d.Pressure == nil {
+		d.Pressure = func() {}
+	}
+	if d.Trouble == nil {
+		d.Trouble = func(error) {}
+	}
+	return d
+}
 
 // A Piece is a run of bytes in the log, all of one record.
 type Piece struct {
@@ -52,19 +104,19 @@ type Piece struct {
 	Len uint32 // bytes
 }
 
-// A Place says where the bytes of a chunk lie in the log, in order. A place that
-// is shorter than the chunk is none: the cache then keeps the bytes itself.
+// A Place says where the bytes of a chunk lie in the log, in order.
 type Place []Piece
 
 // PendingStats tell what is not yet on the remote.
 type PendingStats struct {
-	Bytes    int64 // plaintext of chunks that are not verified on the remote
-	Chunks   int
+	Commits  int       // local commits that are not published
+	Bytes    int64     // plaintext of chunks that are not verified on the remote
+	Chunks   int       // number of those
 	Objects  int       // multichunks that wait for upload, in memory and in the spool
 	Spool    int64     // bytes of those in the spool
 	Uploaded int64     // bytes on the wire uploaded and verified since Open
 	Log      int64     // bytes of disk that the log takes
-	LogHeld  int64     // of those that cannot be given up
+	LogHeld  int64     // those of them that cannot be given up
 	Used     int64     // bytes of the disk budget in use
 	Err      error     // of the newest upload if it failed; nil if uploads work
 	Since    time.Time // when uploads began to fail
@@ -73,72 +125,421 @@ type PendingStats struct {
 // Publication is what a commit needs of the cache.
 type Publication struct {
 	N           uint64    // number of the local commit
-	Root        store.Ref // with a hint
-	Snapshots   store.Ref
-	Multichunks []MultichunkInfo
+	Root        store.Ref // with its hint
+	Snapshots   store.Ref // with its hint
+	Multichunks []store.MultichunkInfo
 	Cut         Pos
+
+	hints map[store.ID]store.Hint // of all nodes packed for it
 }
 
-// Base is a state of the volume, as LastCommit tells it.
+// Base is a state of the volume that this machine has.
 type Base struct {
-	N               uint64
+	N               uint64 // of the local commit
 	Root, Snapshots store.Ref
 	Cut             Pos
 	Meta            []byte
 	Published       bool
 }
 
+// Cache is what one machine keeps of a repository. It is safe for concurrent use.
+type Cache struct {
+	repo    *store.Repository
+	o       Options
+	fsys    Files    // nil for a reader, like all of this block
+	lock    *os.File // nil if the cache lies nowhere
+	db      *badger.DB
+	index   *store.Index
+	log     *Log
+	space   *space
+	disk    *disk
+	uploads *uploads
+
+	chunks       *memory[[]byte]
+	nodes        *memory[*store.Node]
+	recent       *recentGroups
+	wires        *wires
+	lost         *lost
+	chunkFlights flights[store.ID, []byte]
+	nodeFlights  flights[store.ID, *store.Node]
+	groupFlights flights[store.Hint, *store.Group]
+	downloads    flights[store.Name, []byte]
+	prefetch     chan store.Ref
+	fetched      atomic.Int64 // bytes
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	gate   sync.RWMutex // held shared to start a goroutine, exclusively to close
+	closed bool         // guarded by gate
+
+	publishMu sync.Mutex // serialises publications; guards packed
+	packed    *Publication
+
+	finishMu sync.Mutex // serialises what makes a state the newest; taken after publishMu
+	stateMu  sync.Mutex // serialises SaveState
+	evictMu  sync.Mutex // serialises evictions
+
+	packMu sync.Mutex // guards data
+	data   *store.Packer
+
+	mu           sync.Mutex // guards all below
+	state        State
+	base         Base         // the newest published state
+	commits      []*localFile // not published, by number
+	dropped      []*localFile // published, their files are still to be removed
+	local        map[store.ID]nodeLoc
+	hints        map[store.ID]store.Hint // of published nodes that local commits may name without
+	making       int                     // local commits that are being made
+	temps        int                     // local commits ever begun
+	pending      map[store.ID]*pendingChunk
+	pendingBytes int64
+	unlisted     []store.ID // pending chunks that no local commit lists
+	waiting      []store.ID // pending chunks that are to be packed anew
+	receipts     map[store.Name][]store.ID
+	damaged      []store.Name // receipts that cannot be read
+}
+
+// Open opens the cache directory dir, makes it if it is not there, and starts to
+// upload what it holds. It returns ErrInUse if another process has it open. If
+// dir is empty, Options.Files holds everything, and the database is in memory.
 func Open(ctx context.Context, dir string, repo *store.Repository, o *Options) (*Cache, error) {
-	panic("cache: not yet")
+	c := newCache(repo, o)
+	if least := 4 * int64(repo.Config().MultichunkSize); c.o.Size < least {
+		return nil, fmt.Errorf("cache size of %d bytes is too small: four multichunks of this repository take %d", c.o.Size, least)
+	}
+	if err := c.open(dir); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("open cache %s: %w", dir, err)
+	}
+	return c, nil
 }
+
+// OpenReader opens a repository for reading alone: everything is kept in memory,
+// nothing is locked or written. Of the methods of Cache only Chunk, Node,
+// LocalNode, Prefetch, Fetched and Close can be used.
 func OpenReader(ctx context.Context, repo *store.Repository, o *Options) (*Cache, error) {
-	panic("cache: not yet")
+	c := newCache(repo, o)
+	if err := c.openMemory(); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
 }
-func (c *Cache) Close() error                                             { panic("cache: not yet") }
-func (c *Cache) DB() *badger.DB                                           { panic("cache: not yet") }
-func (c *Cache) Log() *Log                                                { panic("cache: not yet") }
-func (c *Cache) Chunk(ctx context.Context, ref store.Ref) ([]byte, error) { panic("cache: not yet") }
-func (c *Cache) Node(ctx context.Context, ref store.Ref) (*store.Node, error) {
-	panic("cache: not yet")
-}
-func (c *Cache) LocalNode(ref store.Ref) (*store.Node, error) { panic("cache: not yet") }
-func (c *Cache) Prefetch(refs []store.Ref)                    { panic("cache: not yet") }
 
-// Admit waits until the budget has room for n more bytes of the log. Callers
-// that take locks call it before them, so that Append need not wait under them.
-func (c *Cache) Admit(ctx context.Context, n int64) error { panic("cache: not yet") }
-func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Place) (dup bool, err error) {
-	panic("cache: not yet")
+func newCache(repo *store.Repository, o *Options) *Cache {
+	multichunk := int64(repo.Config().MultichunkSize)
+	c := &Cache{
+		repo:     repo,
+		o:        o.withDefaults(multichunk),
+		local:    make(map[store.ID]nodeLoc),
+		hints:    make(map[store.ID]store.Hint),
+		pending:  make(map[store.ID]*pendingChunk),
+		receipts: make(map[store.Name][]store.ID),
+		prefetch: make(chan store.Ref, 256),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.recent = &recentGroups{budget: c.o.Memory / 4}
+	c.wires = &wires{budget: int(max(32<<20, 2*multichunk))}
+	c.lost = &lost{now: c.o.Now}
+	return c
 }
-func (c *Cache) Hint(id store.ID) store.Hint { panic("cache: not yet") }
-func (c *Cache) LastCommit() (root, snapshots store.Ref, cut Pos, meta []byte, n uint64, published bool, ok bool) {
-	panic("cache: not yet")
-}
-func (c *Cache) PackForPublication(ctx context.Context, progress func(done, total int64)) (*Publication, error) {
-	panic("cache: not yet")
-}
-func (c *Cache) Published(p *Publication) error                            { panic("cache: not yet") }
-func (c *Cache) AdoptBase(root, snapshots store.Ref) error                 { panic("cache: not yet") }
-func (c *Cache) Pending() PendingStats                                     { panic("cache: not yet") }
-func (c *Cache) LearnTables(ctx context.Context, names []store.Name) error { panic("cache: not yet") }
 
-type LocalCommit struct{}
+// openMemory makes what every cache has, and starts who uses it.
+func (c *Cache) openMemory() (err error) {
+	if c.chunks, err = newMemory[[]byte](c.o.Memory-c.o.Memory/4, 8<<10); err != nil {
+		return err
+	}
+	if c.nodes, err = newMemory[*store.Node](c.o.NodeMemory, 16<<10); err != nil {
+		return err
+	}
+	for range 2 {
+		if _, err := c.start(c.prefetcher); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-func (c *Cache) NewLocalCommit() *LocalCommit { panic("cache: not yet") }
-func (lc *LocalCommit) Load(ctx context.Context, ref store.Ref) (*store.Node, error) {
-	panic("cache: not yet")
+func (c *Cache) open(dir string) error {
+	if err := c.openDir(dir); err != nil {
+		return err
+	}
+	if err := c.openMemory(); err != nil {
+		return err
+	}
+	db, err := openDB(dbDir(dir))
+	if err != nil {
+		return err
+	}
+	c.db, c.index = db, store.NewIndex(db)
+	c.space = newSpace(c.o.Size, c.o.Offline, c.o.Pressure, c.ctx.Done())
+	c.uploads = newUploads(int(c.o.InFlight / int64(c.repo.Config().MultichunkSize)))
+	c.data = c.repo.NewPacker(store.KindData, c.sealed)
+	if err := c.load(); err != nil {
+		return err
+	}
+	c.space.evictOne = c.evictOne
+	c.space.force(0)
+	for range c.o.Uploads {
+		if _, err := c.start(c.uploader); err != nil {
+			return err
+		}
+	}
+	return nil
 }
-func (lc *LocalCommit) Save(ctx context.Context, n *store.Node) (store.Ref, error) {
-	panic("cache: not yet")
-}
-func (lc *LocalCommit) Finish(root, snapshots store.Ref, cut Pos, meta []byte) error {
-	panic("cache: not yet")
-}
-func (lc *LocalCommit) Discard() { panic("cache: not yet") }
 
-// MultichunkInfo stands in until package store has it.
-type MultichunkInfo struct {
-	Name  store.Name
-	Kind  store.Kind
-	Hooks []store.ID
+// load reads what is there. The order matters: a chunk is pending only if neither
+// a receipt nor the spool has it.
+func (c *Cache) load() (err error) {
+	if err := c.loadState(); err != nil {
+		return err
+	}
+	if err := c.loadLocal(); err != nil {
+		return err
+	}
+	o := logOptions{size: c.o.Segment, now: c.o.Now, onGrowth: c.logGrown}
+	if c.log, err = openLog(c.fsys, c.space, c.newestLocked().Cut, o); err != nil {
+		return err
+	}
+	if err := c.log.Damage(); err != nil {
+		c.trouble(err)
+	}
+	if err := c.loadReceipts(); err != nil {
+		return err
+	}
+	if err := c.loadSpool(); err != nil {
+		return err
+	}
+	if err := c.loadPlaces(); err != nil {
+		return err
+	}
+	c.disk, err = openDisk(c.fsys, c.space, c.o.Now)
+	return err
+}
+
+// logGrown asks for a commit when the log holds more than half of the budget.
+func (c *Cache) logGrown(held int64) {
+	if held > c.o.Size/2 {
+		c.o.Pressure()
+	}
+}
+
+// formatName is the file that says whose directory it is.
+const formatName = "format"
+
+func (c *Cache) formatLine() string {
+	return fmt.Sprintf("dedupfs cache 1\nrepository %v\n", c.repo.Config().Repository)
+}
+
+// openDir takes the directory, unless it is another's.
+func (c *Cache) openDir(dir string) (err error) {
+	c.fsys = c.o.Files
+	if c.fsys == nil {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+		c.fsys = OSFiles(dir)
+	}
+	if err := c.checkFormat(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if dir != "" {
+		if c.lock, err = lockDir(dir); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"log", "local", "spool", "uploaded", multichunkDir} {
+		if err := c.fsys.Mkdir(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"base", "client", "keys", formatName} {
+		c.fsys.Remove(name + tmpSuffix) // left by a crash
+	}
+	if err := c.checkFormat(); errors.Is(err, fs.ErrNotExist) {
+		return writeFile(c.fsys, formatName, []byte(c.formatLine())) // syncs the directories too
+	}
+	return c.fsys.SyncDir(".")
+}
+
+func (c *Cache) checkFormat() error {
+	b, err := readFile(c.fsys, formatName, 1<<10)
+	if err != nil {
+		return err
+	}
+	got, want := string(b), c.formatLine()
+	if got == want {
+		return nil
+	}
+	version := 0
+	if n, _ := fmt.Sscanf(got, "dedupfs cache %d\n", &version); n == 1 && version > 1 {
+		return newerError(formatName, version, 1)
+	}
+	if version == 1 && strings.Contains(got, "\nrepository ") {
+		return errors.New("it belongs to another repository; give another --cache-dir")
+	}
+	return corruptf("local file %s", formatName)
+}
+
+// Close ends all that runs, waits for it, and closes the files. What is not yet
+// uploaded is found by the next Open.
+func (c *Cache) Close() error {
+	c.gate.Lock()
+	if c.closed {
+		c.gate.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.gate.Unlock()
+	c.cancel()
+	c.wg.Wait()
+	var errs error
+	if c.log != nil {
+		errs = errors.Join(errs, c.log.close())
+	}
+	if c.db != nil {
+		errs = errors.Join(errs, c.db.Close())
+	}
+	if c.chunks != nil {
+		c.chunks.close()
+	}
+	if c.nodes != nil {
+		c.nodes.close()
+	}
+	if c.lock != nil {
+		errs = errors.Join(errs, c.lock.Close())
+	}
+	if errs != nil {
+		return fmt.Errorf("close cache: %w", errs)
+	}
+	return nil
+}
+
+// start runs fn in a goroutine that Close waits for. The context of fn ends with
+// the cache or when the returned function is called.
+func (c *Cache) start(fn func(context.Context)) (context.CancelFunc, error) {
+	c.gate.RLock()
+	defer c.gate.RUnlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	c.wg.Go(func() {
+		defer cancel()
+		fn(ctx)
+	})
+	return cancel, nil
+}
+
+// trouble reports what was wrong and has been dealt with.
+func (c *Cache) trouble(err error) {
+	slog.Warn("cache: " + err.Error())
+	c.o.Trouble(err)
+}
+
+// evictOne removes what is only cache and has been unused for longest: a
+// multichunk, or a segment of the log whose bytes nobody needs. It returns the
+// bytes freed, 0 if there is nothing.
+func (c *Cache) evictOne() (int64, error) {
+	c.evictMu.Lock()
+	defer c.evictMu.Unlock()
+	for range 3 {
+		logAt, removeLog, inLog := c.log.idle()
+		diskAt, remove, onDisk := c.disk.idle()
+		if inLog && (!onDisk || logAt.Before(diskAt)) {
+			remove = removeLog
+		} else if !onDisk {
+			return 0, nil
+		}
+		if freed, err := remove(); freed > 0 || err != nil {
+			return freed, err
+		}
+	}
+	return 0, nil
+}
+
+// retryFull runs a step that writes about n bytes; while the disk is full it
+// evicts what is only cache and runs it again.
+func (c *Cache) retryFull(n int64, step func() error) error {
+	for {
+		err := step()
+		if !isNoSpace(err) || !c.space.evict(max(n, 1)) {
+			return err
+		}
+	}
+}
+
+// Admit waits until the budget has room for n more bytes of the log, and returns
+// ENOSPC when it has waited as long as Options.Offline says. Callers that take
+// locks call it before them, so that Append need not wait under them.
+func (c *Cache) Admit(ctx context.Context, n int64) error {
+	wait := c.space.patience(ctx)
+	for !c.space.take(n, false) {
+		if wait() {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return errNoSpace
+	}
+	c.space.give(n)
+	return nil
+}
+
+// DB returns the database for what can be rebuilt; keys that begin with a lower-case letter are taken.
+func (c *Cache) DB() *badger.DB { return c.db }
+
+// Index returns the chunk index.
+func (c *Cache) Index() *store.Index { return c.index }
+
+// Log returns the log.
+func (c *Cache) Log() *Log { return c.log }
+
+// LearnTables adds the tables of data multichunks that are not known yet to the
+// index. It reads them by range. What cannot be read is skipped and reported.
+func (c *Cache) LearnTables(ctx context.Context, names []store.Name) error {
+	var errs error
+	for _, n := range names {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		known, err := c.index.Known(n)
+		if err == nil && !known {
+			_, err = c.learnTable(ctx, n)
+		}
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("learn multichunk %v: %w", n, err))
+		}
+	}
+	return errs
+}
+
+func (c *Cache) learnTable(ctx context.Context, n store.Name) ([]store.TableEntry, error) {
+	kind, table, err := c.repo.ReadTable(c.repo.RemoteReader(ctx, n), -1, n)
+	if err != nil || kind != store.KindData {
+		return nil, err
+	}
+	return table, c.index.AddTable(n, table)
+}
+
+// learnDamaged writes receipts anew that cannot be read.
+func (c *Cache) learnDamaged(ctx context.Context) error {
+	c.mu.Lock()
+	names := c.damaged
+	c.mu.Unlock()
+	for _, n := range names {
+		table, err := c.learnTable(ctx, n)
+		if err == nil {
+			err = c.writeReceipt(n, table)
+		}
+		if err != nil {
+			return fmt.Errorf("learn multichunk %v again: %w", n, err)
+		}
+		c.mu.Lock()
+		c.damaged = c.damaged[1:]
+		c.mu.Unlock()
+	}
+	return nil
 }

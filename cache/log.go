@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -58,7 +59,6 @@ type Log struct {
 	fsys     Files
 	space    *space
 	size     int64            // of a full segment, bytes
-	unneeded func() error     // called before segments are removed
 	now      func() time.Time // for the age of segments
 	onGrowth func(held int64) // told how many bytes cannot be given up when a segment grows
 	damage   error            // found while opening: acknowledged records that are not there any more
@@ -327,7 +327,7 @@ func (l *Log) grow(seg *segment, want int64, small bool) error {
 // allocate asks the disk for n more bytes of seg, and makes place for them by
 // evicting what is only cache.
 func (l *Log) allocate(seg *segment, n int64) error {
-	wait := l.space.patience()
+	wait := l.space.patience(context.Background())
 	for {
 		err := seg.file.Allocate(seg.alloc, n)
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -530,7 +530,7 @@ func (l *Log) removable(seg *segment) bool {
 
 // idle returns when the removable segment that has been unused for longest was
 // used, and how to remove it.
-func (l *Log) idle() (at time.Time, remove func() error, ok bool) {
+func (l *Log) idle() (at time.Time, remove func() (int64, error), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var oldest *segment
@@ -542,25 +542,22 @@ func (l *Log) idle() (at time.Time, remove func() error, ok bool) {
 	if oldest == nil {
 		return time.Time{}, nil, false
 	}
-	return oldest.used, func() error { return l.remove(oldest) }, true
+	return oldest.used, func() (int64, error) { return l.remove(oldest) }, true
 }
 
-func (l *Log) remove(seg *segment) error {
-	// Places of chunks go with the segment, so where else they lie must last.
-	if err := l.unneeded(); err != nil {
-		return err
-	}
+// remove removes a segment and returns the bytes that this has freed.
+func (l *Log) remove(seg *segment) (int64, error) {
 	l.mu.Lock()
 	if l.segments[seg.number] != seg || !l.removable(seg) {
 		l.mu.Unlock()
-		return nil
+		return 0, nil
 	}
 	delete(l.segments, seg.number)
 	l.mu.Unlock()
 	seg.file.Close()
 	err := l.fsys.Remove(l.name(seg.number))
 	l.space.give(seg.alloc)
-	return err
+	return seg.alloc, err
 }
 
 // heldLocked returns how many bytes of the log cannot be given up. The caller holds mu.

@@ -13,7 +13,6 @@ import (
 // logOptions are what a log is opened with.
 type logOptions struct {
 	size     int64 // of a segment, bytes
-	unneeded func() error
 	onGrowth func(held int64)
 	now      func() time.Time
 }
@@ -23,7 +22,7 @@ type logOptions struct {
 func openLog(fsys Files, sp *space, cut Pos, o logOptions) (*Log, error) {
 	l := &Log{
 		fsys: fsys, space: sp, cut: cut,
-		size: o.size, unneeded: o.unneeded, onGrowth: o.onGrowth, now: o.now,
+		size: o.size, onGrowth: o.onGrowth, now: o.now,
 		segments: make(map[uint32]*segment),
 	}
 	if err := l.load(); err != nil {

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -12,30 +14,32 @@ import (
 // what is only cache is evicted, and then the one who asks waits.
 type space struct {
 	limit    int64                 // bytes
-	patience func() func() bool    // see waiter
-	evictOne func() (int64, error) // gives back one thing that is only cache; 0 bytes if there is none
+	wait     time.Duration         // how long somebody waits at most
 	full     func()                // called when somebody has to wait
+	evictOne func() (int64, error) // gives back one thing that is only cache; 0 bytes if there is none
+	closed   <-chan struct{}       // nobody waits any more
 
-	used  atomic.Int64
-	close func() // makes all waiters give up
+	used atomic.Int64
 
-	mu    sync.Mutex
+	mu    sync.Mutex    // guards freed
 	freed chan struct{} // closed and renewed when there may be space again
 }
 
-// newSpace returns a budget. Waiting ends after wait.
-func newSpace(limit int64, wait time.Duration, full func()) *space {
-	closed := make(chan struct{})
-	s := &space{limit: limit, full: full, freed: make(chan struct{}), close: sync.OnceFunc(func() { close(closed) })}
-	s.evictOne = func() (int64, error) { return 0, nil }
-	s.patience = func() func() bool { return s.waiter(wait, closed) }
-	return s
+// errNoSpace is a budget that is used up, which is to callers what a full disk is.
+var errNoSpace = fmt.Errorf("cache size is used up by what waits for upload: %w", syscall.ENOSPC)
+
+func newSpace(limit int64, wait time.Duration, full func(), closed <-chan struct{}) *space {
+	return &space{
+		limit: limit, wait: wait, full: full, closed: closed,
+		evictOne: func() (int64, error) { return 0, nil },
+		freed:    make(chan struct{}),
+	}
 }
 
-// waiter returns a function that waits until space may have been freed. It
-// answers false when the time that began with waiter is up, or at the end of it all.
-func (s *space) waiter(wait time.Duration, closed <-chan struct{}) func() bool {
-	deadline := time.Now().Add(wait)
+// patience returns a function that waits until space may have been freed. It
+// answers false when the time that began with patience is up, or at the end of it all.
+func (s *space) patience(ctx context.Context) func() bool {
+	deadline := time.Now().Add(s.wait)
 	freed := s.freedChan()
 	return func() bool {
 		s.full()
@@ -46,10 +50,10 @@ func (s *space) waiter(wait time.Duration, closed <-chan struct{}) func() bool {
 			freed = s.freedChan()
 			return true
 		case <-timer.C:
-			return false
-		case <-closed:
-			return false
+		case <-ctx.Done():
+		case <-s.closed:
 		}
+		return false
 	}
 }
 
@@ -86,10 +90,10 @@ func (s *space) take(n int64, small bool) bool {
 
 // takeWait takes n bytes. If there are none it waits, and returns ENOSPC in the end.
 func (s *space) takeWait(n int64, small bool) error {
-	wait := s.patience()
+	wait := s.patience(context.Background())
 	for !s.take(n, small) {
 		if !wait() {
-			return syscall.ENOSPC
+			return errNoSpace
 		}
 	}
 	return nil

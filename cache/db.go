@@ -1,0 +1,151 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/dedupfs/dedupfs/store"
+	"github.com/dgraph-io/badger/v4"
+	"github.com/dgraph-io/badger/v4/options"
+)
+
+// Badger holds what can be rebuilt. Its keys begin with a letter each:
+//
+//	i...      chunk index, see store.Index
+//	n id(32)  a published node, encoded with hints
+//	h id(32)  hint of a node that this machine has published
+//	p id(32)  place of a chunk in the log, as long as the segment is there
+const (
+	keyNode  = 'n'
+	keyHint  = 'h'
+	keyPlace = 'p'
+)
+
+func dbKey(kind byte, id store.ID) []byte { return append([]byte{kind}, id[:]...) }
+
+// dbOptions bound Badger's memory: two memtables, and two caches.
+func dbOptions(dir string) badger.Options {
+	return badger.DefaultOptions(dir).
+		WithMemTableSize(8 << 20).
+		WithNumMemtables(2).
+		WithNumLevelZeroTables(2).
+		WithNumLevelZeroTablesStall(6).
+		WithBlockCacheSize(12 << 20).
+		WithIndexCacheSize(12 << 20).
+		WithValueLogFileSize(16 << 20).
+		WithValueThreshold(1 << 19).
+		WithCompression(options.None).
+		WithNumCompactors(2).
+		WithNumGoroutines(2).
+		WithDetectConflicts(false).
+		WithMetricsEnabled(false).
+		WithLogger(dbLogger{})
+}
+
+// openDB opens the database in dir, in memory if dir is empty. One that cannot be
+// opened is deleted and made anew.
+func openDB(dir string) (*badger.DB, error) {
+	if dir == "" {
+		return badger.Open(dbOptions("").WithInMemory(true))
+	}
+	db, err := tryDB(dir)
+	if err == nil {
+		return db, nil
+	}
+	slog.Warn("local database is damaged and is built anew", "dir", dir, "err", err)
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, fmt.Errorf("remove damaged local database: %w", err)
+	}
+	if db, err = tryDB(dir); err != nil {
+		return nil, fmt.Errorf("open local database: %w", err)
+	}
+	return db, nil
+}
+
+// tryDB opens the database; a panic of Badger over damaged files is an error too.
+func tryDB(dir string) (db *badger.DB, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("local database: %v", p)
+		}
+	}()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return badger.Open(dbOptions(dir))
+}
+
+func (c *Cache) dbGet(key []byte, fn func([]byte) error) (found bool, err error) {
+	if c.db == nil {
+		return false, nil
+	}
+	err = c.db.View(func(txn *badger.Txn) error {
+		item, err := txn.Get(key)
+		if err != nil {
+			return err
+		}
+		return item.Value(fn)
+	})
+	if errors.Is(err, badger.ErrKeyNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// dbPut stores pairs of keys and values. That it could not is logged and no
+// error: what is in the database can be found elsewhere.
+func (c *Cache) dbPut(fn func(set func(key, value []byte))) {
+	if c.db == nil {
+		return
+	}
+	wb := c.db.NewWriteBatch()
+	defer wb.Cancel()
+	var failed error
+	fn(func(key, value []byte) {
+		if failed == nil {
+			failed = wb.Set(key, value)
+		}
+	})
+	if failed == nil {
+		failed = wb.Flush()
+	}
+	if failed != nil {
+		c.trouble(fmt.Errorf("write local database: %w", failed))
+	}
+}
+
+// trimDB deletes all cached nodes when they take more than the share that they may.
+func (c *Cache) trimDB() {
+	if c.db == nil {
+		return
+	}
+	if lsm, _ := c.db.Size(); lsm < max(c.o.Size/8, 64<<20) {
+		return
+	}
+	if err := c.db.DropPrefix([]byte{keyNode}); err != nil {
+		c.trouble(fmt.Errorf("trim local database: %w", err))
+	}
+}
+
+func dbDir(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, "badger")
+}
+
+// dbLogger passes Badger's log on, most of it as details.
+type dbLogger struct{}
+
+func (dbLogger) line(format string, args []any) string {
+	return "badger: " + strings.TrimSpace(fmt.Sprintf(format, args...))
+}
+
+func (l dbLogger) Errorf(format string, args ...any)   { slog.Warn(l.line(format, args)) }
+func (l dbLogger) Warningf(format string, args ...any) { slog.Debug(l.line(format, args)) }
+func (l dbLogger) Infof(format string, args ...any)    { slog.Debug(l.line(format, args)) }
+func (l dbLogger) Debugf(format string, args ...any)   {}

@@ -1,0 +1,316 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// A pendingChunk is one that is not yet verified on the remote.
+type pendingChunk struct {
+	len    uint32
+	place  Place      // in the log; nil if it is only in the spool
+	hint   store.Hint // zero until its multichunk is sealed
+	state  chunkState
+	retain bool // the place is retained
+}
+
+type chunkState uint8
+
+const (
+	chunkWaiting chunkState = iota // left by an earlier process, or by a failure: to be packed
+	chunkPacked                    // in the packer, or sealed in memory
+	chunkSpooled                   // sealed, and lasting in the spool
+)
+
+// AddChunk stores a chunk unless it is stored already, which it reports. Place
+// says where its bytes lie in the log, in which they are kept until the chunk is
+// verified on the remote; a place that is shorter than data is not used, and the
+// chunk is appended to the log. AddChunk waits when uploading cannot keep up and
+// there is no space for the spool. The chunk lasts from the next Finish on.
+func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Place) (dup bool, err error) {
+	if dup, err = c.stored(id); dup || err != nil {
+		return dup, err
+	}
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if place.size() != int64(len(data)) {
+		_, at, err := c.log.append(typeChunk, id[:], data)
+		if err != nil {
+			return false, fmt.Errorf("keep chunk: %w", err)
+		}
+		place = Place{{Pos: at, Len: uint32(len(data))}}
+	}
+	if !c.addPending(id, uint32(len(data)), place) {
+		return true, nil
+	}
+	return false, c.pack(id, data)
+}
+
+// stored reports whether a chunk is on the remote or on its way there.
+func (c *Cache) stored(id store.ID) (bool, error) {
+	c.mu.Lock()
+	p := c.pending[id]
+	c.mu.Unlock()
+	if p != nil {
+		return true, nil
+	}
+	ok, err := c.index.Has(id)
+	if err != nil {
+		return false, fmt.Errorf("look up chunk: %w", err)
+	}
+	return ok, nil
+}
+
+// size returns the number of bytes at p.
+func (p Place) size() (n int64) {
+	for _, piece := range p {
+		n += int64(piece.Len)
+	}
+	return n
+}
+
+// addPending notes a new chunk, and reports false if another was quicker.
+func (c *Cache) addPending(id store.ID, n uint32, place Place) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pending[id] != nil {
+		return false
+	}
+	p := &pendingChunk{len: n, place: place, state: chunkPacked}
+	c.retainLocked(p)
+	c.pending[id] = p
+	c.pendingBytes += int64(n)
+	c.unlisted = append(c.unlisted, id)
+	c.lost.forget(id)
+	return true
+}
+
+// pack puts a pending chunk into the packer. A packer that fails is replaced, and
+// what was in it is packed anew for the next publication.
+func (c *Cache) pack(id store.ID, data []byte) error {
+	p := c.packer()
+	err := p.Add(c.ctx, id, data)
+	if err != nil {
+		c.replacePacker(p)
+		return fmt.Errorf("pack chunk: %w", err)
+	}
+	return nil
+}
+
+func (c *Cache) packer() *store.Packer {
+	c.packMu.Lock()
+	defer c.packMu.Unlock()
+	return c.data
+}
+
+// replacePacker puts a new packer in the place of old, which has failed.
+func (c *Cache) replacePacker(old *store.Packer) {
+	c.packMu.Lock()
+	defer c.packMu.Unlock()
+	if c.data != old {
+		return
+	}
+	c.data = c.repo.NewPacker(store.KindData, c.sealed)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, p := range c.pending {
+		if p.state == chunkPacked && p.hint.IsZero() {
+			p.state = chunkWaiting
+			c.waiting = append(c.waiting, id)
+		}
+	}
+}
+
+// sealed takes a data multichunk over from the packer.
+func (c *Cache) sealed(ctx context.Context, s *store.Sealed) error {
+	c.mu.Lock()
+	for i := range s.Table {
+		if p := c.pending[s.Table[i].ID]; p != nil {
+			p.hint = s.Table[i].Hint
+		}
+	}
+	c.mu.Unlock()
+	_, err := c.enqueue(ctx, s)
+	return err
+}
+
+// markSpooled notes that the chunks of table last in the spool.
+func (c *Cache) markSpooled(table []store.TableEntry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range table {
+		if p := c.pending[table[i].ID]; p != nil && p.hint == table[i].Hint {
+			p.state = chunkSpooled
+			c.releaseLocked(p)
+		}
+	}
+}
+
+// retainLocked keeps the bytes of p in the log, if they are still there.
+func (c *Cache) retainLocked(p *pendingChunk) {
+	if p.retain {
+		return
+	}
+	p.retain = true
+	for _, piece := range p.place {
+		c.log.Retain(piece.Pos, int64(piece.Len))
+	}
+}
+
+// releaseLocked lets the log remove the bytes of p when it needs space.
+func (c *Cache) releaseLocked(p *pendingChunk) {
+	if !p.retain {
+		return
+	}
+	p.retain = false
+	for _, piece := range p.place {
+		c.log.Release(piece.Pos, int64(piece.Len))
+	}
+}
+
+// verified notes that the chunks of table are on the remote. Their places go to
+// the database, as a cache.
+func (c *Cache) verified(table []store.TableEntry) {
+	places := make(map[store.ID]Place)
+	c.mu.Lock()
+	for i := range table {
+		id := table[i].ID
+		p := c.pending[id]
+		if p == nil {
+			continue
+		}
+		if len(p.place) > 0 {
+			places[id] = p.place
+		}
+		c.releaseLocked(p)
+		delete(c.pending, id)
+		c.pendingBytes -= int64(p.len)
+	}
+	c.mu.Unlock()
+	c.dbPut(func(set func(key, value []byte)) {
+		for id, place := range places {
+			set(dbKey(keyPlace, id), appendPlace(nil, place))
+		}
+	})
+}
+
+// repack notes that the chunks of table have to be packed again.
+func (c *Cache) repack(table []store.TableEntry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range table {
+		id := table[i].ID
+		if p := c.pending[id]; p != nil && p.hint == table[i].Hint {
+			p.hint, p.state = store.Hint{}, chunkWaiting
+			c.retainLocked(p)
+			c.waiting = append(c.waiting, id)
+		}
+	}
+}
+
+// Hint returns where a chunk lies, or will when its multichunk is uploaded; the
+// zero Hint if that is not known yet.
+func (c *Cache) Hint(id store.ID) store.Hint {
+	c.mu.Lock()
+	p := c.pending[id]
+	var h store.Hint
+	if p != nil {
+		h = p.hint
+	}
+	c.mu.Unlock()
+	if p != nil || c.index == nil {
+		return h
+	}
+	h, _, _ = c.index.Get(id) // what the index cannot tell is not known
+	return h
+}
+
+// loadPlaces notes the chunks that local commits list and that are not on the
+// remote. Receipts and spool have been loaded before.
+func (c *Cache) loadPlaces() error {
+	for _, f := range c.commits {
+		for _, p := range f.places {
+			if known, err := c.stored(p.id); err != nil {
+				return err
+			} else if known {
+				continue
+			}
+			waiting := &pendingChunk{len: p.len, place: p.place, state: chunkWaiting}
+			c.retainLocked(waiting)
+			c.pending[p.id] = waiting
+			c.waiting = append(c.waiting, p.id)
+		}
+		f.places = nil
+	}
+	for _, p := range c.pending {
+		c.pendingBytes += int64(p.len)
+	}
+	return nil
+}
+
+// packWaiting packs chunks anew from their places in the log.
+func (c *Cache) packWaiting(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		if len(c.waiting) == 0 {
+			c.mu.Unlock()
+			return nil
+		}
+		id := c.waiting[0]
+		p := c.pending[id]
+		c.mu.Unlock()
+		if p != nil {
+			if err := c.packFromLog(ctx, id, p); err != nil {
+				return err
+			}
+		}
+		c.mu.Lock()
+		c.waiting = c.waiting[1:]
+		c.mu.Unlock()
+	}
+}
+
+func (c *Cache) packFromLog(ctx context.Context, id store.ID, p *pendingChunk) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	if p.state != chunkWaiting {
+		c.mu.Unlock()
+		return nil
+	}
+	place := p.place
+	p.state = chunkPacked
+	c.mu.Unlock()
+	data, err := c.readPlace(id, place)
+	if err == nil {
+		return c.pack(id, data)
+	}
+	if known, ierr := c.index.Has(id); ierr == nil && known {
+		c.verified([]store.TableEntry{{ID: id}})
+		return nil
+	}
+	c.mu.Lock()
+	p.state = chunkWaiting
+	c.mu.Unlock()
+	return fmt.Errorf("chunk %v is lost before it was uploaded: %w", id, err)
+}
+
+// readPlace returns the bytes at a place, which are the chunk named id.
+func (c *Cache) readPlace(id store.ID, place Place) ([]byte, error) {
+	b := make([]byte, place.size())
+	for rest := b; len(place) > 0; place = place[1:] {
+		n := int(place[0].Len)
+		if err := c.log.ReadAt(rest[:n], place[0].Pos); err != nil {
+			return nil, err
+		}
+		rest = rest[n:]
+	}
+	if c.repo.ChunkID(b) != id {
+		return nil, corruptf("log does not hold chunk %v any more", id)
+	}
+	return b, nil
+}

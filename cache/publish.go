@@ -1,0 +1,482 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// PackForPublication brings everything of the newest local commit to the remote,
+// verified and last there, and returns what a commit needs. It returns nil if
+// there is no local commit that is not published. Progress, which may be nil, is
+// told how many bytes of chunks are done.
+func (c *Cache) PackForPublication(ctx context.Context, progress func(done, total int64)) (*Publication, error) {
+	c.publishMu.Lock()
+	defer c.publishMu.Unlock()
+	c.mu.Lock()
+	unpublished := len(c.commits) > 0
+	base := c.newestLocked()
+	total := c.pendingBytes
+	c.mu.Unlock()
+	if !unpublished {
+		return nil, nil
+	}
+	if p := c.packed; p != nil && p.N == base.N {
+		return p, nil // its commit could not be written
+	}
+	p, err := c.publication(ctx, base, reporter{c, progress, total})
+	if err != nil {
+		return nil, fmt.Errorf("publish local commit %d: %w", base.N, err)
+	}
+	c.packed = p
+	return p, nil
+}
+
+func (c *Cache) publication(ctx context.Context, base Base, r reporter) (*Publication, error) {
+	if err := c.learnDamaged(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.uploadChunks(ctx, r); err != nil {
+		return nil, err
+	}
+	w := &waves{c: c, heights: make(map[store.ID]int), hints: make(map[store.ID]store.Hint)}
+	if err := w.pack(ctx, base.Root, base.Snapshots); err != nil {
+		return nil, err
+	}
+	if s, ok := c.repo.Storage().(interface{ Sync(context.Context) error }); ok {
+		if err := s.Sync(ctx); err != nil {
+			return nil, fmt.Errorf("sync remote: %w", err)
+		}
+	}
+	p := &Publication{N: base.N, Root: base.Root, Snapshots: base.Snapshots, Cut: base.Cut, hints: w.hints}
+	p.Root.Hint, p.Snapshots.Hint = w.hint(p.Root), w.hint(p.Snapshots)
+	c.mu.Lock()
+	for n, hooks := range c.receipts {
+		p.Multichunks = append(p.Multichunks, store.MultichunkInfo{Name: n, Kind: store.KindData, Hooks: hooks})
+	}
+	c.mu.Unlock()
+	for _, n := range w.names {
+		p.Multichunks = append(p.Multichunks, store.MultichunkInfo{Name: n, Kind: store.KindNodes})
+	}
+	slices.SortFunc(p.Multichunks, func(a, b store.MultichunkInfo) int { return slices.Compare(a.Name[:], b.Name[:]) })
+	return p, nil
+}
+
+// A reporter tells how far uploading has come.
+type reporter struct {
+	c     *Cache
+	fn    func(done, total int64)
+	total int64
+}
+
+func (r reporter) report() {
+	if r.fn == nil {
+		return
+	}
+	r.c.mu.Lock()
+	left := min(r.c.pendingBytes, r.total)
+	r.c.mu.Unlock()
+	r.fn(r.total-left, r.total)
+}
+
+// uploadChunks returns when all chunks that are pending now are verified.
+func (c *Cache) uploadChunks(ctx context.Context, r reporter) error {
+	c.mu.Lock()
+	ids := make([]store.ID, 0, len(c.pending))
+	for id := range c.pending {
+		ids = append(ids, id)
+	}
+	c.mu.Unlock()
+	for len(ids) > 0 {
+		r.report()
+		if err := c.packWaiting(ctx); err != nil {
+			return err
+		}
+		if err := c.flushPacker(ctx); err != nil {
+			return err
+		}
+		for _, up := range c.uploads.waiting(store.KindData) {
+			if err := c.waitUpload(ctx, up); err != nil {
+				return err
+			}
+			r.report()
+		}
+		// One that is still pending was lost from the spool, or its packer has failed.
+		c.mu.Lock()
+		ids = slices.DeleteFunc(ids, func(id store.ID) bool { return c.pending[id] == nil })
+		c.mu.Unlock()
+	}
+	r.report()
+	return nil
+}
+
+func (c *Cache) waitUpload(ctx context.Context, up *upload) error {
+	select {
+	case <-up.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.ctx.Done():
+		return c.ctx.Err()
+	}
+}
+
+// flushPacker seals what the packer holds. It goes on when ctx ends, since a
+// packer that is broken off is lost.
+func (c *Cache) flushPacker(ctx context.Context) error {
+	p := c.packer()
+	done := make(chan error, 1)
+	_, err := c.start(func(context.Context) {
+		err := p.Flush(c.ctx)
+		if err != nil {
+			c.replacePacker(p)
+		}
+		done <- err
+	})
+	if err != nil {
+		return err
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// waves packs the nodes of a state, children before their parents, so that every
+// node is encoded with the hints of what it refers to.
+type waves struct {
+	c       *Cache
+	heights map[store.ID]int // of local nodes
+	levels  [][]store.ID     // local nodes by height
+	hints   map[store.ID]store.Hint
+	names   []store.Name // of the multichunks
+	ups     []*upload
+}
+
+func (w *waves) pack(ctx context.Context, roots ...store.Ref) error {
+	for _, root := range roots {
+		if _, err := w.plan(ctx, root); err != nil {
+			return err
+		}
+	}
+	if len(w.levels) == 0 {
+		return nil
+	}
+	packer := w.c.repo.NewPacker(store.KindNodes, func(_ context.Context, s *store.Sealed) error {
+		up, err := w.c.enqueue(ctx, s)
+		if err == nil {
+			w.names = append(w.names, s.Name)
+			w.ups = append(w.ups, up)
+		}
+		return err
+	})
+	for _, level := range w.levels {
+		if err := w.wave(ctx, packer, level); err != nil {
+			return err
+		}
+	}
+	if err := packer.Flush(ctx); err != nil {
+		return err
+	}
+	for _, up := range w.ups {
+		if err := w.c.waitUpload(ctx, up); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plan finds the local nodes below ref and returns the height of ref among them:
+// 1 if nothing below it is local, 0 if it is not local itself.
+func (w *waves) plan(ctx context.Context, ref store.Ref) (int, error) {
+	if ref.IsZero() || ref.Kind != store.RefNode {
+		return 0, nil
+	}
+	if h, ok := w.heights[ref.ID]; ok {
+		return h, nil
+	}
+	n, ok, err := w.load(ctx, ref.ID)
+	if err != nil || !ok {
+		return 0, err
+	}
+	height := 0
+	for i := range n.Entries {
+		for _, r := range n.Entries[i].Refs {
+			h, err := w.plan(ctx, r)
+			if err != nil {
+				return 0, err
+			}
+			height = max(height, h)
+		}
+	}
+	for len(w.levels) <= height {
+		w.levels = append(w.levels, nil)
+	}
+	w.levels[height] = append(w.levels[height], ref.ID)
+	w.heights[ref.ID] = height + 1
+	return height + 1, nil
+}
+
+// load returns a local node, which is the caller's; ok is false if it is not local.
+func (w *waves) load(ctx context.Context, id store.ID) (n *store.Node, ok bool, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	b, ok, err := w.c.localNode(id)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	n, err = w.c.repo.CheckNode(id, b)
+	return n, true, err
+}
+
+// wave packs nodes whose children have been packed.
+func (w *waves) wave(ctx context.Context, packer *store.Packer, level []store.ID) error {
+	nodes := nodeBatch{c: w.c}
+	for _, id := range level {
+		n, ok, err := w.load(ctx, id)
+		if err == nil && !ok {
+			err = corruptf("node %v of a local commit is gone", id)
+		}
+		if err != nil {
+			return err
+		}
+		if err := w.fill(n); err != nil {
+			return fmt.Errorf("node %v: %w", id, err)
+		}
+		b := store.AppendNode(nil, n)
+		if err := packer.Add(ctx, id, b); err != nil {
+			return err
+		}
+		nodes.add(id, b)
+	}
+	nodes.flush()
+	if err := packer.CloseGroup(ctx); err != nil {
+		return err
+	}
+	for _, id := range level {
+		h, ok := packer.Hint(id)
+		if !ok {
+			panic("cache: packed node without a place")
+		}
+		w.hints[id] = h
+	}
+	return nil
+}
+
+// fill gives all references of n their hints.
+func (w *waves) fill(n *store.Node) error {
+	for i := range n.Entries {
+		refs := n.Entries[i].Refs
+		for j := range refs {
+			h := w.hint(refs[j])
+			if h.IsZero() {
+				return corruptf("nobody knows where %v lies", refs[j].ID)
+			}
+			refs[j].Hint = h
+		}
+	}
+	return nil
+}
+
+// hint returns where ref lies on the remote; zero if that is not known.
+func (w *waves) hint(ref store.Ref) store.Hint {
+	if ref.IsZero() {
+		return store.Hint{}
+	}
+	if h, ok := w.hints[ref.ID]; ok {
+		return h
+	}
+	if !ref.Hint.IsZero() {
+		return ref.Hint
+	}
+	return w.c.knownHint(ref)
+}
+
+// knownHint returns the hint of a reference that has none; zero if it is not known.
+func (c *Cache) knownHint(ref store.Ref) store.Hint {
+	if ref.Kind == store.RefChunk {
+		return c.Hint(ref.ID)
+	}
+	c.mu.Lock()
+	h, ok := c.hints[ref.ID]
+	c.mu.Unlock()
+	if ok {
+		return h
+	}
+	c.dbGet(dbKey(keyHint, ref.ID), func(b []byte) error {
+		d := decoder{b: b}
+		if hint := d.hint(); d.done() {
+			h = hint
+		}
+		return nil
+	})
+	return h
+}
+
+// withHints returns n with the hints of all references that are known to be on
+// the remote. It returns n itself if there is nothing to add.
+func (c *Cache) withHints(n *store.Node) *store.Node {
+	var filled *store.Node
+	for i := range n.Entries {
+		for j, ref := range n.Entries[i].Refs {
+			if !ref.Hint.IsZero() || c.isPending(ref) {
+				continue
+			}
+			h := c.knownHint(ref)
+			if h.IsZero() {
+				continue
+			}
+			if filled == nil {
+				filled = cloneNode(n)
+			}
+			filled.Entries[i].Refs[j].Hint = h
+		}
+	}
+	if filled == nil {
+		return n
+	}
+	return filled
+}
+
+func (c *Cache) isPending(ref store.Ref) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ref.Kind == store.RefChunk {
+		return c.pending[ref.ID] != nil
+	}
+	_, ok := c.local[ref.ID]
+	return ok
+}
+
+// cloneNode copies what withHints changes.
+func cloneNode(n *store.Node) *store.Node {
+	m := &store.Node{Level: n.Level, Entries: slices.Clone(n.Entries)}
+	for i := range m.Entries {
+		m.Entries[i].Refs = slices.Clone(m.Entries[i].Refs)
+	}
+	return m
+}
+
+// Published is called after the commit of p is on the remote. Local commits up to
+// it are dropped, and LastCommit tells it as published. After an error it may be
+// called again.
+func (c *Cache) Published(p *Publication) error {
+	c.publishMu.Lock()
+	defer c.publishMu.Unlock()
+	c.finishMu.Lock()
+	defer c.finishMu.Unlock()
+	c.putHints(p.hints)
+	base, keep, busy := c.supersede(p)
+	if err := c.writeBase(base, keep); err != nil {
+		return fmt.Errorf("note publication of local commit %d: %w", p.N, err)
+	}
+	c.packed = nil
+	err := c.removeDropped()
+	if err == nil && !busy {
+		err = c.dropReceipts(p.dataNames())
+	}
+	c.trimDB()
+	if err != nil {
+		return fmt.Errorf("note publication of local commit %d: %w", p.N, err)
+	}
+	return nil
+}
+
+// supersede makes p the base and forgets local commits up to it. If it is busy,
+// later commits may refer to chunks and nodes of p without hints, as they were
+// saved before: where those lie must then stay known whatever happens to the database.
+func (c *Cache) supersede(p *Publication) (base Base, keep map[store.ID]store.Hint, busy bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	busy = c.making > 0 || c.newestLocked().N > p.N
+	base = Base{N: p.N, Root: p.Root, Snapshots: p.Snapshots, Cut: p.Cut, Meta: c.base.Meta, Published: true}
+	for len(c.commits) > 0 && c.commits[0].N <= p.N {
+		base.Meta = c.commits[0].Meta
+		c.dropped = append(c.dropped, c.commits[0])
+		c.commits = c.commits[1:]
+	}
+	if !busy {
+		clear(c.hints)
+	}
+	for id, h := range p.hints {
+		if busy {
+			c.hints[id] = h
+		}
+	}
+	for id, loc := range c.local {
+		if loc.n <= p.N {
+			delete(c.local, id)
+			c.nodes.del(id) // as it was parsed from the local commit it has no hints
+		}
+	}
+	c.base = base
+	return base, maps.Clone(c.hints), busy
+}
+
+// removeDropped removes the files of local commits that are superseded.
+func (c *Cache) removeDropped() error {
+	c.mu.Lock()
+	dropped := c.dropped
+	c.dropped = nil
+	c.mu.Unlock()
+	for i, f := range dropped {
+		if err := c.fsys.Remove(localName(f.N)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			c.mu.Lock()
+			c.dropped = append(c.dropped, dropped[i:]...)
+			c.mu.Unlock()
+			return err
+		}
+		c.space.give(f.size)
+	}
+	return nil
+}
+
+func (p *Publication) dataNames() []store.Name {
+	var names []store.Name
+	for i := range p.Multichunks {
+		if p.Multichunks[i].Kind == store.KindData {
+			names = append(names, p.Multichunks[i].Name)
+		}
+	}
+	return names
+}
+
+// A nodeBatch collects published nodes on their way to the database.
+type nodeBatch struct {
+	c     *Cache
+	ids   []store.ID
+	nodes [][]byte
+	bytes int
+}
+
+func (b *nodeBatch) add(id store.ID, node []byte) {
+	b.ids, b.nodes = append(b.ids, id), append(b.nodes, node)
+	if b.bytes += len(node); b.bytes > 1<<20 {
+		b.flush()
+	}
+}
+
+func (b *nodeBatch) flush() {
+	b.c.dbPut(func(set func(key, value []byte)) {
+		for i, id := range b.ids {
+			set(dbKey(keyNode, id), b.nodes[i])
+		}
+	})
+	b.ids, b.nodes, b.bytes = nil, nil, 0
+}
+
+func (c *Cache) putHints(hints map[store.ID]store.Hint) {
+	c.dbPut(func(set func(key, value []byte)) {
+		for id, h := range hints {
+			set(dbKey(keyHint, id), appendHint(nil, h))
+		}
+	})
+}

@@ -1,0 +1,583 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dedupfs/dedupfs/remote"
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// Chunk returns the bytes of a chunk: from memory, the log, a multichunk on disk
+// or in the spool, or else the remote, of which it fetches the whole multichunk
+// and keeps it. The bytes have been checked against the id. They are shared and
+// must not be changed. It returns an error that wraps store.ErrCorrupt if no
+// intact copy could be found.
+func (c *Cache) Chunk(ctx context.Context, ref store.Ref) ([]byte, error) {
+	if b, ok := c.chunks.get(ref.ID); ok {
+		return b, nil
+	}
+	if err := c.lost.get(ref.ID); err != nil {
+		return nil, err
+	}
+	return c.chunkFlights.do(ctx, ref.ID, c.start, func(ctx context.Context) ([]byte, error) {
+		b, err := c.findChunk(ctx, ref)
+		if err != nil {
+			c.lost.note(ref.ID, err)
+			return nil, err
+		}
+		c.chunks.put(ref.ID, b, int64(len(b))+128)
+		return b, nil
+	})
+}
+
+// findChunk looks in one place after the other, the cheapest first. Places and
+// hints may be outdated: what is found is checked, and the next one is tried.
+func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
+	if b, ok := c.chunkFromLog(ref.ID); ok {
+		return b, nil
+	}
+	hints := c.hintsOf(ref)
+	if len(hints) == 0 {
+		return nil, fmt.Errorf("chunk %v: %w", ref.ID, store.ErrNotFound)
+	}
+	var errs error
+	for _, h := range hints {
+		b, err := c.chunkFromMultichunk(ctx, ref.ID, h)
+		if err == nil {
+			return b, nil
+		}
+		errs = errors.Join(errs, err)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("chunk %v: %w", ref.ID, errs)
+}
+
+func (c *Cache) chunkFromLog(id store.ID) ([]byte, bool) {
+	if c.log == nil {
+		return nil, false
+	}
+	var place Place
+	c.mu.Lock()
+	if p := c.pending[id]; p != nil {
+		place = p.place
+	}
+	c.mu.Unlock()
+	if len(place) == 0 {
+		c.dbGet(dbKey(keyPlace, id), func(b []byte) error {
+			d := decoder{b: b}
+			if p := d.place(); d.done() {
+				place = p
+			}
+			return nil
+		})
+	}
+	if len(place) == 0 || place.size() > store.MaxChunk {
+		return nil, false
+	}
+	b, err := c.readPlace(id, place)
+	return b, err == nil
+}
+
+// hintsOf returns where ref may lie, the most likely first.
+func (c *Cache) hintsOf(ref store.Ref) []store.Hint {
+	var hints []store.Hint
+	for _, h := range []store.Hint{c.Hint(ref.ID), ref.Hint} {
+		if !h.IsZero() && !slices.Contains(hints, h) {
+			hints = append(hints, h)
+		}
+	}
+	return hints
+}
+
+func (c *Cache) chunkFromMultichunk(ctx context.Context, id store.ID, h store.Hint) ([]byte, error) {
+	g, err := c.group(ctx, h)
+	if err != nil {
+		return nil, err
+	}
+	if b, ok := g.Find(id); ok && g.Kind() == store.KindData {
+		return b, nil
+	}
+	// The hint leads to another group: the table knows better.
+	wire, err := c.multichunk(ctx, h.Multichunk)
+	if err != nil {
+		return nil, err
+	}
+	_, table, err := c.repo.ReadTable(wire, wire.size, h.Multichunk)
+	wire.close()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(table, func(e store.TableEntry) bool { return e.ID == id })
+	if i < 0 || table[i].Hint == h {
+		return nil, fmt.Errorf("multichunk %v does not hold it: %w", h.Multichunk, store.ErrNotFound)
+	}
+	if g, err = c.group(ctx, table[i].Hint); err != nil {
+		return nil, err
+	}
+	if b, ok := g.Find(id); ok {
+		return b, nil
+	}
+	return nil, corruptf("multichunk %v holds something else", h.Multichunk)
+}
+
+// group returns an opened group of a data multichunk.
+func (c *Cache) group(ctx context.Context, h store.Hint) (*store.Group, error) {
+	if g := c.recent.get(h); g != nil {
+		return g, nil
+	}
+	return c.groupFlights.do(ctx, h, c.start, func(ctx context.Context) (*store.Group, error) {
+		g, err := c.openGroup(ctx, h)
+		if err == nil {
+			c.recent.put(h, g)
+		}
+		return g, err
+	})
+}
+
+// openGroup reads a group from a local copy of its multichunk, or else from the
+// remote. A copy that is damaged is dropped and fetched again, once.
+func (c *Cache) openGroup(ctx context.Context, h store.Hint) (*store.Group, error) {
+	if g := c.localGroup(h); g != nil {
+		return g, nil
+	}
+	var err error
+	for range 2 {
+		var wire []byte
+		if wire, err = c.download(ctx, h.Multichunk); err != nil {
+			return nil, err
+		}
+		var g *store.Group
+		if g, err = c.repo.ReadGroup(bytesSource(wire), int64(len(wire)), h); err == nil {
+			return g, nil
+		}
+		c.dropCopy(h.Multichunk)
+		if c.wrongHint(wire, h) {
+			return nil, fmt.Errorf("multichunk %v has no such group: %w", h.Multichunk, store.ErrNotFound)
+		}
+	}
+	// What it held is stored again when somebody writes it again.
+	c.forgetMultichunk(h.Multichunk)
+	c.trouble(err)
+	return nil, err
+}
+
+// wrongHint reports whether an intact multichunk has no group where h says.
+func (c *Cache) wrongHint(wire []byte, h store.Hint) bool {
+	_, table, err := c.repo.ReadTable(bytesSource(wire), int64(len(wire)), h.Multichunk)
+	return err == nil && !slices.ContainsFunc(table, func(e store.TableEntry) bool { return e.Hint == h })
+}
+
+// localGroup reads a group from what is here; nil if that cannot be done.
+func (c *Cache) localGroup(h store.Hint) *store.Group {
+	for _, open := range c.localSources() {
+		src := open(h.Multichunk)
+		if src == nil {
+			continue
+		}
+		g, err := c.repo.ReadGroup(src, src.size, h)
+		src.close()
+		if err == nil {
+			return g
+		}
+		c.dropCopy(h.Multichunk)
+		c.trouble(fmt.Errorf("local copy is fetched again: %w", err))
+	}
+	return nil
+}
+
+// localSources returns the ways to a multichunk that is on this machine.
+func (c *Cache) localSources() []func(store.Name) *sealedSource {
+	return []func(store.Name) *sealedSource{c.fromUploads, c.fromDisk, c.fromSpool, c.fromWires}
+}
+
+func (c *Cache) fromUploads(n store.Name) *sealedSource {
+	if c.uploads == nil {
+		return nil
+	}
+	wire, ok := c.uploads.source(n)
+	if !ok {
+		return nil
+	}
+	return bytesSource(wire)
+}
+
+func (c *Cache) fromDisk(n store.Name) *sealedSource {
+	if c.disk == nil {
+		return nil
+	}
+	f, size := c.disk.open(n)
+	if f == nil {
+		return nil
+	}
+	return fileSource(f, size)
+}
+
+func (c *Cache) fromSpool(n store.Name) *sealedSource {
+	if c.uploads == nil || !c.uploads.has(n) {
+		return nil
+	}
+	f, err := c.fsys.Open(spoolName(n))
+	if err != nil {
+		return nil
+	}
+	size, err := f.Size()
+	if err != nil {
+		f.Close()
+		return nil
+	}
+	return fileSource(f, size-spoolFooterSize)
+}
+
+func (c *Cache) fromWires(n store.Name) *sealedSource {
+	wire, ok := c.wires.get(n)
+	if !ok {
+		return nil
+	}
+	return bytesSource(wire)
+}
+
+// dropCopy forgets a copy of a multichunk that can be fetched again.
+func (c *Cache) dropCopy(n store.Name) {
+	if c.disk != nil {
+		c.disk.drop(n)
+	}
+	c.wires.drop(n)
+}
+
+// multichunk returns a copy of a whole multichunk, fetched if need be.
+func (c *Cache) multichunk(ctx context.Context, n store.Name) (*sealedSource, error) {
+	for _, open := range c.localSources() {
+		if src := open(n); src != nil {
+			return src, nil
+		}
+	}
+	wire, err := c.download(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	return bytesSource(wire), nil
+}
+
+// download fetches a multichunk and keeps it on disk. Callers share one download.
+func (c *Cache) download(ctx context.Context, n store.Name) ([]byte, error) {
+	return c.downloads.do(ctx, n, c.start, func(ctx context.Context) ([]byte, error) {
+		var wire []byte
+		err := c.patiently(ctx, func() (err error) {
+			wire, err = c.repo.Storage().Get(ctx, store.ObjectName(n), 0, -1)
+			return err
+		})
+		if err != nil {
+			if errors.Is(err, remote.ErrNotExist) {
+				c.forgetMultichunk(n)
+			}
+			return nil, fmt.Errorf("fetch multichunk %v: %w", n, err)
+		}
+		c.fetched.Add(int64(len(wire)))
+		if c.disk != nil {
+			c.disk.put(n, wire)
+		} else {
+			c.wires.put(n, wire)
+		}
+		return wire, nil
+	})
+}
+
+// patiently repeats a read of the remote while the remote is away, as long as
+// Options.Offline says.
+func (c *Cache) patiently(ctx context.Context, read func() error) error {
+	began := time.Now()
+	missing := false
+	for pause := c.o.RetryMin; ; pause = min(2*pause, c.o.RetryMax) {
+		err := read()
+		switch {
+		case err == nil, ctx.Err() != nil, errors.Is(err, remote.ErrAuth), errors.Is(err, store.ErrCorrupt):
+			return err
+		case errors.Is(err, remote.ErrNotExist):
+			if missing {
+				return err
+			}
+			missing = true // asked twice, because one answer may come from a bad moment
+		case time.Since(began)+pause > c.o.Offline:
+			return err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// forgetMultichunk takes the chunks of a lost multichunk out of the index, so
+// that they are stored again when they are written again.
+func (c *Cache) forgetMultichunk(n store.Name) {
+	if c.index == nil {
+		return
+	}
+	if err := c.index.Forget(n); err != nil {
+		c.trouble(err)
+	}
+}
+
+// Node returns a node: from memory, local commits, the database, or else the
+// remote, of which it reads the range that the hint says. The node has been
+// checked against its id. It is shared and must not be changed.
+func (c *Cache) Node(ctx context.Context, ref store.Ref) (*store.Node, error) {
+	n, err := c.LocalNode(ref)
+	if !errors.Is(err, ErrNotLocal) {
+		return n, err
+	}
+	if err := c.lost.get(ref.ID); err != nil {
+		return nil, err
+	}
+	return c.nodeFlights.do(ctx, ref.ID, c.start, func(ctx context.Context) (*store.Node, error) {
+		n, err := c.fetchNode(ctx, ref)
+		if err != nil {
+			c.lost.note(ref.ID, err)
+		}
+		return n, err
+	})
+}
+
+// LocalNode is Node without the remote: it returns ErrNotLocal if that had to be asked.
+func (c *Cache) LocalNode(ref store.Ref) (*store.Node, error) {
+	if n, ok := c.nodes.get(ref.ID); ok {
+		return n, nil
+	}
+	b, ok, err := c.localNode(ref.ID)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
+		return c.keepNode(ref.ID, b)
+	}
+	var n *store.Node
+	found, err := c.dbGet(dbKey(keyNode, ref.ID), func(b []byte) (err error) {
+		n, err = c.keepNode(ref.ID, b)
+		return err
+	})
+	if err != nil || !found {
+		return nil, ErrNotLocal // what the database cannot tell is on the remote
+	}
+	return n, nil
+}
+
+// keepNode checks an encoded node and keeps it in memory.
+func (c *Cache) keepNode(id store.ID, b []byte) (*store.Node, error) {
+	n, err := c.repo.CheckNode(id, b)
+	if err != nil {
+		return nil, err
+	}
+	c.nodes.put(id, n, nodeCost(n))
+	return n, nil
+}
+
+// fetchNode reads a node from the remote. The others of its group go to the
+// database: who reads one node reads its neighbours soon.
+func (c *Cache) fetchNode(ctx context.Context, ref store.Ref) (*store.Node, error) {
+	h := ref.Hint
+	if h.IsZero() {
+		h = c.knownHint(ref)
+	}
+	if h.IsZero() {
+		return nil, fmt.Errorf("node %v: %w", ref.ID, store.ErrNotFound)
+	}
+	g, err := c.nodeGroup(ctx, h)
+	if err == nil {
+		if b, ok := g.Find(ref.ID); ok && g.Kind() == store.KindNodes {
+			return c.keepNode(ref.ID, b)
+		}
+		g, err = c.searchTable(ctx, ref.ID, h)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("node %v: %w", ref.ID, err)
+	}
+	b, ok := g.Find(ref.ID)
+	if !ok {
+		return nil, corruptf("node %v is not where multichunk %v says", ref.ID, h.Multichunk)
+	}
+	return c.keepNode(ref.ID, b)
+}
+
+// nodeGroup reads a group of nodes by range, twice if it is damaged.
+func (c *Cache) nodeGroup(ctx context.Context, h store.Hint) (*store.Group, error) {
+	if g := c.recent.get(h); g != nil {
+		return g, nil
+	}
+	return c.groupFlights.do(ctx, h, c.start, func(ctx context.Context) (g *store.Group, err error) {
+		for range 2 {
+			err = c.patiently(ctx, func() (err error) {
+				g, err = c.repo.ReadGroup(c.repo.RemoteReader(ctx, h.Multichunk), -1, h)
+				return err
+			})
+			if !errors.Is(err, store.ErrCorrupt) {
+				break
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.fetched.Add(int64(h.Len))
+		c.recent.put(h, g)
+		if g.Kind() == store.KindNodes {
+			nodes := nodeBatch{c: c}
+			for i := range g.Len() {
+				nodes.add(g.Chunk(i))
+			}
+			nodes.flush()
+		}
+		return g, nil
+	})
+}
+
+// searchTable returns the group of a node that is not in the group of h.
+func (c *Cache) searchTable(ctx context.Context, id store.ID, h store.Hint) (*store.Group, error) {
+	var table []store.TableEntry
+	err := c.patiently(ctx, func() (err error) {
+		_, table, err = c.repo.ReadTable(c.repo.RemoteReader(ctx, h.Multichunk), -1, h.Multichunk)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range table {
+		if table[i].ID == id && table[i].Hint != h {
+			return c.nodeGroup(ctx, table[i].Hint)
+		}
+	}
+	return nil, fmt.Errorf("multichunk %v does not hold it: %w", h.Multichunk, store.ErrNotFound)
+}
+
+// Prefetch reads chunks in the background, as far as it is not busy with others.
+func (c *Cache) Prefetch(refs []store.Ref) {
+	for _, ref := range refs {
+		if _, ok := c.chunks.get(ref.ID); ok {
+			continue
+		}
+		select {
+		case c.prefetch <- ref:
+		default:
+			return
+		}
+	}
+}
+
+func (c *Cache) prefetcher(ctx context.Context) {
+	for {
+		select {
+		case ref := <-c.prefetch:
+			c.Chunk(ctx, ref) // the error comes again when somebody reads it
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Fetched returns how many bytes have been read from the remote since Open.
+func (c *Cache) Fetched() int64 { return c.fetched.Load() }
+
+// lost remembers for a short time what could not be had, so that a program that
+// reads a damaged file again and again is answered at once.
+type lost struct {
+	now func() time.Time
+
+	mu   sync.Mutex // guards what
+	what map[store.ID]lostItem
+}
+
+type lostItem struct {
+	err   error
+	until time.Time
+}
+
+const (
+	lostTime = 10 * time.Second
+	lostMax  = 10000
+)
+
+func (l *lost) get(id store.ID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	item, ok := l.what[id]
+	if !ok {
+		return nil
+	}
+	if !l.now().Before(item.until) {
+		delete(l.what, id)
+		return nil
+	}
+	return item.err
+}
+
+// note remembers err if asking again soon would not help.
+func (l *lost) note(id store.ID, err error) {
+	if !errors.Is(err, store.ErrCorrupt) && !errors.Is(err, remote.ErrNotExist) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.what == nil || len(l.what) >= lostMax {
+		l.what = make(map[store.ID]lostItem)
+	}
+	l.what[id] = lostItem{err, l.now().Add(lostTime)}
+}
+
+// forget lets what has been stored again be found again.
+func (l *lost) forget(id store.ID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.what, id)
+}
+
+// wires are the multichunks fetched last by a cache without a disk.
+type wires struct {
+	budget int // bytes
+
+	mu    sync.Mutex // guards all below
+	bytes int
+	list  []wireItem // the newest last
+}
+
+type wireItem struct {
+	name store.Name
+	wire []byte
+}
+
+func (w *wires) get(n store.Name) ([]byte, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.IndexFunc(w.list, func(item wireItem) bool { return item.name == n })
+	if i < 0 {
+		return nil, false
+	}
+	item := w.list[i]
+	w.list = append(slices.Delete(w.list, i, i+1), item)
+	return item.wire, true
+}
+
+func (w *wires) put(n store.Name, wire []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = append(w.list, wireItem{n, wire})
+	w.bytes += len(wire)
+	for w.bytes > w.budget && len(w.list) > 1 {
+		w.bytes -= len(w.list[0].wire)
+		w.list = slices.Delete(w.list, 0, 1)
+	}
+}
+
+func (w *wires) drop(n store.Name) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = slices.DeleteFunc(w.list, func(item wireItem) bool {
+		if item.name == n {
+			w.bytes -= len(item.wire)
+		}
+		return item.name == n
+	})
+}

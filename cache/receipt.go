@@ -1,0 +1,132 @@
+package cache
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// A receipt tells of a data multichunk that is verified on the remote and that no
+// commit announces yet: which chunks lie in it and where. It lasts before their
+// places in the log are given up, because the database may be lost.
+
+func receiptName(n store.Name) string { return "uploaded/" + n.String() }
+
+// appendTable appends the entries of a multichunk's table.
+func appendTable(dst []byte, table []store.TableEntry) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(table)))
+	for i := range table {
+		e := &table[i]
+		dst = append(dst, e.ID[:]...)
+		dst = binary.BigEndian.AppendUint32(dst, e.Len)
+		dst = binary.BigEndian.AppendUint32(dst, e.Hint.Off)
+		dst = binary.BigEndian.AppendUint32(dst, e.Hint.Len)
+	}
+	return dst
+}
+
+func parseTable(b []byte, n store.Name) ([]store.TableEntry, bool) {
+	d := decoder{b: b}
+	table := make([]store.TableEntry, d.count(44))
+	for i := range table {
+		table[i] = store.TableEntry{ID: d.id(), Len: d.uint32(), Hint: store.Hint{Multichunk: n, Off: d.uint32(), Len: d.uint32()}}
+	}
+	return table, d.done()
+}
+
+// writeReceipt makes the receipt of a multichunk last.
+func (c *Cache) writeReceipt(n store.Name, table []store.TableEntry) error {
+	b := appendSmallFile(nil, magicReceipt, appendTable(nil, table))
+	err := c.retryFull(int64(len(b)), func() error { return writeFile(c.fsys, receiptName(n), b) })
+	if err != nil {
+		return fmt.Errorf("write receipt: %w", err)
+	}
+	c.mu.Lock()
+	c.receipts[n] = hooks(table)
+	c.mu.Unlock()
+	return nil
+}
+
+// loadReceipts makes known what earlier processes have uploaded.
+func (c *Cache) loadReceipts() error {
+	list, err := c.fsys.List("uploaded")
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		n, ok := parseName(info.Name)
+		if !ok {
+			c.fsys.Remove("uploaded/" + info.Name) // not finished
+			continue
+		}
+		table, err := c.readReceipt(n)
+		if errors.Is(err, store.ErrCorrupt) {
+			// The remote can tell it again.
+			c.trouble(err)
+			c.damaged = append(c.damaged, n)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read receipt: %w", err)
+		}
+		if err := c.index.AddTable(n, table); err != nil {
+			return err
+		}
+		c.receipts[n] = hooks(table)
+	}
+	return nil
+}
+
+func (c *Cache) readReceipt(n store.Name) ([]store.TableEntry, error) {
+	b, err := readSmallFile(c.fsys, receiptName(n), magicReceipt, maxSmallFile)
+	if err != nil {
+		return nil, err
+	}
+	table, ok := parseTable(b, n)
+	if !ok {
+		return nil, corruptf("local file %s", receiptName(n))
+	}
+	return table, nil
+}
+
+// dropReceipts removes the receipts of multichunks that a commit announces.
+func (c *Cache) dropReceipts(names []store.Name) error {
+	var errs error
+	for _, n := range names {
+		if err := c.fsys.Remove(receiptName(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = errors.Join(errs, err)
+			continue
+		}
+		c.mu.Lock()
+		delete(c.receipts, n)
+		c.mu.Unlock()
+	}
+	return errs
+}
+
+// hookShare is of how many chunk ids one is a hook, on average.
+const hookShare = 64
+
+// hooks returns the sampled ids of a multichunk: those that everybody would
+// choose, so that another machine with one of its chunks is likely to know one,
+// and at least one.
+func hooks(table []store.TableEntry) []store.ID {
+	var list []store.ID
+	var least store.ID
+	for i := range table {
+		id := table[i].ID
+		if id[len(id)-1]%hookShare == 0 {
+			list = append(list, id)
+		}
+		if i == 0 || string(id[:]) < string(least[:]) {
+			least = id
+		}
+	}
+	if len(list) == 0 && len(table) > 0 {
+		list = append(list, least)
+	}
+	return list
+}

@@ -1,0 +1,110 @@
+package cache
+
+import (
+	"crypto/ed25519"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// State is what this machine is as a client of the repository.
+type State struct {
+	Client      store.ClientID
+	Incarnation store.Incarnation
+	Key         ed25519.PrivateKey // of the incarnation
+	InodeRange  uint32
+	NextInode   uint64 // numbers from here on have never been given
+	Trust       []byte // store.Trust, marshalled: what has been accepted of all clients
+	Head        store.Head
+	Host        string
+}
+
+// IsZero reports whether s is the state of a client that is not registered.
+func (s *State) IsZero() bool { return s.Client == store.ClientID{} }
+
+func appendState(dst []byte, s *State) []byte {
+	dst = append(append(dst, s.Client[:]...), s.Incarnation[:]...)
+	dst = appendBytes(dst, s.Key)
+	dst = binary.BigEndian.AppendUint32(dst, s.InodeRange)
+	dst = binary.BigEndian.AppendUint64(dst, s.NextInode)
+	dst = appendBytes(dst, s.Trust)
+	dst = append(append(dst, s.Head.Client[:]...), s.Head.Incarnation[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(s.Head.Seq))
+	dst = append(dst, s.Head.Hash[:]...)
+	return appendBytes(dst, []byte(s.Host))
+}
+
+func parseState(b []byte) (s State, ok bool) {
+	d := decoder{b: b}
+	copy(s.Client[:], d.take(len(s.Client)))
+	copy(s.Incarnation[:], d.take(len(s.Incarnation)))
+	s.Key = d.bytes()
+	s.InodeRange, s.NextInode = d.uint32(), d.uint64()
+	s.Trust = d.bytes()
+	copy(s.Head.Client[:], d.take(len(s.Head.Client)))
+	copy(s.Head.Incarnation[:], d.take(len(s.Head.Incarnation)))
+	s.Head.Seq = store.Seq(d.uint64())
+	copy(s.Head.Hash[:], d.take(len(s.Head.Hash)))
+	s.Host = string(d.bytes())
+	return s, d.done() && (len(s.Key) == 0 || len(s.Key) == ed25519.PrivateKeySize)
+}
+
+// State returns the state that was saved last; zero if none was.
+func (c *Cache) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state
+}
+
+// SaveState replaces the state. When it returns nil, the new one lasts.
+func (c *Cache) SaveState(s State) error {
+	c.stateMu.Lock()
+	defer c.stateMu.Unlock()
+	b := appendSmallFile(nil, magicClient, appendState(nil, &s))
+	if err := c.retryFull(int64(len(b)), func() error { return writeFile(c.fsys, "client", b) }); err != nil {
+		return fmt.Errorf("save state of client: %w", err)
+	}
+	c.mu.Lock()
+	c.state = s
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *Cache) loadState() error {
+	b, err := readSmallFile(c.fsys, "client", magicClient, maxSmallFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read state of client: %w", err)
+	}
+	var ok bool
+	if c.state, ok = parseState(b); !ok {
+		return corruptf("local file client")
+	}
+	return nil
+}
+
+// SaveKeys keeps the bytes that open a repository without its remote in the cache
+// directory dir, for LoadKeys. They are as secret as the objects of the remote
+// that they copy: without the password they open nothing.
+func SaveKeys(dir string, b []byte) error {
+	b = appendSmallFile(nil, magicKeys, b)
+	if err := writeFile(OSFiles(dir), "keys", b); err != nil {
+		return fmt.Errorf("save keys in %s: %w", dir, err)
+	}
+	return nil
+}
+
+// LoadKeys returns what SaveKeys has kept; an error that wraps fs.ErrNotExist if there is nothing.
+func LoadKeys(dir string) ([]byte, error) {
+	b, err := readSmallFile(OSFiles(dir), "keys", magicKeys, maxSmallFile)
+	if err != nil {
+		return nil, fmt.Errorf("load %s: %w", filepath.Join(dir, "keys"), err)
+	}
+	return b, nil
+}

@@ -1,0 +1,419 @@
+package cache
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// uploads are the multichunks on their way to the remote. They wait in memory, or
+// in the spool when uploading cannot keep up or the remote is away. Each is tried
+// until it works or the cache is closed.
+type uploads struct {
+	limit int // multichunks in memory, waiting and running
+
+	mu       sync.Mutex // guards all below
+	changed  chan struct{}
+	queue    []*upload // waiting, the oldest first
+	all      map[store.Name]*upload
+	inMemory int
+	slow     bool // uploading cannot keep up: do not wait before spooling
+	err      error
+	since    time.Time // when uploads began to fail
+	uploaded int64     // bytes on the wire
+}
+
+// upload is one multichunk on its way.
+type upload struct {
+	name  store.Name
+	kind  store.Kind
+	size  int64 // bytes on the wire
+	wire  []byte
+	table []store.TableEntry
+	free  func() // gives wire back
+	done  chan struct{}
+
+	put bool // the remote has it; only touched by the worker
+}
+
+func newUploads(limit int) *uploads {
+	return &uploads{limit: limit, changed: make(chan struct{}), all: make(map[store.Name]*upload)}
+}
+
+// change lets all look again who wait for a change. The caller holds mu.
+func (u *uploads) change() {
+	close(u.changed)
+	u.changed = make(chan struct{})
+}
+
+// add queues an upload if there is room; spooled ones take none.
+func (u *uploads) add(up *upload) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if up.wire != nil {
+		if u.inMemory >= u.limit {
+			return false
+		}
+		u.inMemory++
+		if u.inMemory <= u.limit/2 {
+			u.slow = false
+		}
+	}
+	u.queue = append(u.queue, up)
+	u.all[up.name] = up
+	u.change()
+	return true
+}
+
+// next takes the oldest waiting upload.
+func (u *uploads) next(ctx context.Context) (*upload, error) {
+	for {
+		u.mu.Lock()
+		changed := u.changed
+		if len(u.queue) > 0 {
+			up := u.queue[0]
+			u.queue = slices.Delete(u.queue, 0, 1)
+			u.mu.Unlock()
+			return up, nil
+		}
+		u.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// finish forgets an upload that is done or has come to nothing.
+func (u *uploads) finish(up *upload, inMemory, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.all, up.name)
+	if inMemory {
+		u.inMemory--
+	}
+	if ok {
+		u.uploaded += up.size
+	}
+	u.change()
+	close(up.done)
+}
+
+// result notes how an attempt went.
+func (u *uploads) result(err error, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case err != nil && u.err == nil:
+		u.since = now
+		slog.Warn("upload does not work; it is tried again until it does", "err", err)
+	case err == nil && u.err != nil:
+		slog.Info("uploads work again", "after", now.Sub(u.since))
+	}
+	u.err = err
+	u.change()
+}
+
+// waiting returns what is under way of a kind.
+func (u *uploads) waiting(kind store.Kind) []*upload {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var list []*upload
+	for _, up := range u.all {
+		if up.kind == kind {
+			list = append(list, up)
+		}
+	}
+	return list
+}
+
+// source returns a multichunk that is under way in memory.
+func (u *uploads) source(n store.Name) ([]byte, bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	up := u.all[n]
+	if up == nil || up.wire == nil {
+		return nil, false
+	}
+	// A copy, because the bytes are used again when the upload is done.
+	return slices.Clone(up.wire), true
+}
+
+// has reports whether a multichunk is under way.
+func (u *uploads) has(n store.Name) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.all[n] != nil
+}
+
+// uploadRoom waits until there may be room for one more in memory. It reports false if
+// the multichunk should rather be spooled.
+func (c *Cache) uploadRoom(ctx context.Context) (bool, error) {
+	u := c.uploads
+	patience := time.NewTimer(c.o.SpoolAfter)
+	defer patience.Stop()
+	for {
+		u.mu.Lock()
+		changed, room, away := u.changed, u.inMemory < u.limit, u.err != nil || u.slow
+		u.mu.Unlock()
+		if room {
+			return true, nil
+		}
+		if away {
+			return false, nil
+		}
+		select {
+		case <-changed:
+		case <-patience.C:
+			u.mu.Lock()
+			u.slow = true
+			u.mu.Unlock()
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// waitChange waits until something about the uploads or the space has changed.
+func (c *Cache) waitChange(ctx context.Context) error {
+	c.uploads.mu.Lock()
+	changed := c.uploads.changed
+	c.uploads.mu.Unlock()
+	select {
+	case <-changed:
+		return nil
+	case <-c.space.freedChan():
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// enqueue takes a sealed multichunk over. It waits while there is room for it
+// neither in memory nor in the spool.
+func (c *Cache) enqueue(ctx context.Context, s *store.Sealed) (*upload, error) {
+	up := &upload{name: s.Name, kind: s.Kind, size: int64(len(s.Wire)), wire: s.Wire, table: s.Table, free: s.Release, done: make(chan struct{})}
+	for {
+		room, err := c.uploadRoom(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if room {
+			if c.uploads.add(up) {
+				return up, nil
+			}
+			continue
+		}
+		if up.kind == store.KindData && c.space.take(up.size+spoolFooterSize, false) {
+			err := c.spool(up)
+			if err == nil {
+				return up, nil
+			}
+			c.space.give(up.size + spoolFooterSize)
+			c.trouble(err)
+		}
+		if err := c.waitChange(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func spoolName(n store.Name) string { return "spool/" + n.String() }
+
+const spoolFooterSize = 12 // checksum, magic
+
+// spool makes a multichunk last on the local disk and queues it. Its chunks then
+// no longer need their places in the log.
+func (c *Cache) spool(up *upload) error {
+	footer := binary.BigEndian.AppendUint32(nil, crc32.Checksum(up.wire, castagnoli))
+	footer = append(footer, magicSpool[:]...)
+	err := c.retryFull(up.size, func() error { return writeFile(c.fsys, spoolName(up.name), up.wire, footer) })
+	if err != nil {
+		return fmt.Errorf("spool multichunk %v: %w", up.name, err)
+	}
+	up.free()
+	up.wire = nil
+	c.markSpooled(up.table)
+	c.uploads.add(up)
+	return nil
+}
+
+// readSpool returns a multichunk from the spool.
+func (c *Cache) readSpool(n store.Name) ([]byte, error) {
+	b, err := readFile(c.fsys, spoolName(n), store.MaxMultichunk+1<<20)
+	if err != nil {
+		return nil, err
+	}
+	size := len(b) - spoolFooterSize
+	if size < 0 || magic(b[size+4:]) != magicSpool || crc32.Checksum(b[:size], castagnoli) != binary.BigEndian.Uint32(b[size:]) {
+		return nil, corruptf("local file %s", spoolName(n))
+	}
+	return b[:size], nil
+}
+
+// loadSpool queues what an earlier process has left.
+func (c *Cache) loadSpool() error {
+	list, err := c.fsys.List("spool")
+	if err != nil {
+		return err
+	}
+	for _, info := range list {
+		n, ok := parseName(info.Name)
+		if !ok {
+			c.fsys.Remove("spool/" + info.Name) // not finished
+			continue
+		}
+		if err := c.loadSpooled(n, info.Size); errors.Is(err, store.ErrCorrupt) {
+			// Its chunks are packed anew if the log still has them.
+			c.trouble(err)
+			c.fsys.Remove(spoolName(n))
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cache) loadSpooled(n store.Name, size int64) error {
+	f, err := c.fsys.Open(spoolName(n))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, table, err := c.repo.ReadTable(f, size-spoolFooterSize, n)
+	if err != nil {
+		return err
+	}
+	c.space.force(size)
+	for i := range table {
+		e := &table[i]
+		c.pending[e.ID] = &pendingChunk{len: e.Len, hint: e.Hint, state: chunkSpooled}
+	}
+	c.uploads.add(&upload{name: n, kind: store.KindData, size: size - spoolFooterSize, table: table, free: func() {}, done: make(chan struct{})})
+	return nil
+}
+
+// uploader uploads one multichunk after the other until the cache is closed.
+func (c *Cache) uploader(ctx context.Context) {
+	for {
+		up, err := c.uploads.next(ctx)
+		if err != nil {
+			return
+		}
+		inMemory := up.wire != nil
+		err = c.upload(ctx, up)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			c.trouble(err)
+			c.repack(up.table)
+		}
+		if !inMemory {
+			c.unspool(up)
+		}
+		c.uploads.finish(up, inMemory, err == nil)
+		up.free()
+	}
+}
+
+func (c *Cache) unspool(up *upload) {
+	if err := c.fsys.Remove(spoolName(up.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.trouble(err)
+	}
+	c.space.give(up.size + spoolFooterSize)
+}
+
+// upload brings up to the remote and makes its chunks known. It tries for ever,
+// unless the bytes themselves are lost.
+func (c *Cache) upload(ctx context.Context, up *upload) error {
+	wire := up.wire
+	if wire == nil {
+		var err error
+		if wire, err = c.readSpool(up.name); err != nil {
+			return fmt.Errorf("upload multichunk %v: %w", up.name, err)
+		}
+	}
+	for pause := c.o.RetryMin; ; pause = min(2*pause, c.o.RetryMax) {
+		err := c.tryUpload(ctx, up, wire)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		c.uploads.result(err, c.o.Now())
+		if err == nil {
+			return nil
+		}
+		if err := sleep(ctx, pause/2+rand.N(pause/2+1)); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Cache) tryUpload(ctx context.Context, up *upload, wire []byte) error {
+	if !up.put {
+		if err := c.repo.Storage().Put(ctx, store.ObjectName(up.name), wire); err != nil {
+			return fmt.Errorf("upload multichunk %v: %w", up.name, err)
+		}
+		up.put = true
+	}
+	if up.kind != store.KindData {
+		return nil
+	}
+	if err := c.writeReceipt(up.name, up.table); err != nil {
+		return err
+	}
+	if err := c.index.AddTable(up.name, up.table); err != nil {
+		return err
+	}
+	c.verified(up.table)
+	return nil
+}
+
+// sleep waits for d, or returns the error of ctx.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Pending tells what is not yet on the remote.
+func (c *Cache) Pending() PendingStats {
+	var s PendingStats
+	c.mu.Lock()
+	s.Bytes, s.Chunks = c.pendingBytes, len(c.pending)
+	s.Commits = len(c.commits)
+	c.mu.Unlock()
+	u := c.uploads
+	u.mu.Lock()
+	for _, up := range u.all {
+		s.Objects++
+		if up.wire == nil {
+			s.Spool += up.size
+		}
+	}
+	s.Uploaded, s.Err, s.Since = u.uploaded, u.err, u.since
+	u.mu.Unlock()
+	if s.Err == nil {
+		s.Since = time.Time{}
+	}
+	s.Log, s.LogHeld = c.log.stats()
+	s.Used = c.space.used.Load()
+	return s
+}
