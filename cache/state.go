@@ -19,7 +19,10 @@ type State struct {
 	InodeRange  uint32
 	NextInode   uint64 // numbers from here on have never been given
 	Trust       []byte // store.Trust, marshalled: what has been accepted of all clients
-	Head        store.Head
+	Head        store.Head         // the newest commit that this client has published
+	Intent      store.SealedCommit // one that is about to be put, or was and the answer is not known; zero if none
+	BaseHead    store.Head         // the commit, of any client, that the newest base comes from
+	Seen        []store.Head       // of other incarnations: what the base contains of them
 	Host        string
 }
 
@@ -32,10 +35,30 @@ func appendState(dst []byte, s *State) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, s.InodeRange)
 	dst = binary.BigEndian.AppendUint64(dst, s.NextInode)
 	dst = appendBytes(dst, s.Trust)
-	dst = append(append(dst, s.Head.Client[:]...), s.Head.Incarnation[:]...)
-	dst = binary.BigEndian.AppendUint64(dst, uint64(s.Head.Seq))
-	dst = append(dst, s.Head.Hash[:]...)
+	dst = appendHead(appendHead(dst, s.Head), s.Intent.Head)
+	dst = appendBytes(appendBytes(dst, []byte(s.Intent.Name)), s.Intent.Wire)
+	dst = appendHead(dst, s.BaseHead)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(s.Seen)))
+	for _, h := range s.Seen {
+		dst = appendHead(dst, h)
+	}
 	return appendBytes(dst, []byte(s.Host))
+}
+
+const headSize = 16 + 16 + 8 + 32
+
+func appendHead(dst []byte, h store.Head) []byte {
+	dst = append(append(dst, h.Client[:]...), h.Incarnation[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(h.Seq))
+	return append(dst, h.Hash[:]...)
+}
+
+func (d *decoder) head() (h store.Head) {
+	copy(h.Client[:], d.take(len(h.Client)))
+	copy(h.Incarnation[:], d.take(len(h.Incarnation)))
+	h.Seq = store.Seq(d.uint64())
+	copy(h.Hash[:], d.take(len(h.Hash)))
+	return h
 }
 
 func parseState(b []byte) (s State, ok bool) {
@@ -45,10 +68,14 @@ func parseState(b []byte) (s State, ok bool) {
 	s.Key = d.bytes()
 	s.InodeRange, s.NextInode = d.uint32(), d.uint64()
 	s.Trust = d.bytes()
-	copy(s.Head.Client[:], d.take(len(s.Head.Client)))
-	copy(s.Head.Incarnation[:], d.take(len(s.Head.Incarnation)))
-	s.Head.Seq = store.Seq(d.uint64())
-	copy(s.Head.Hash[:], d.take(len(s.Head.Hash)))
+	s.Head = d.head()
+	s.Intent.Head = d.head()
+	s.Intent.Name, s.Intent.Wire = string(d.bytes()), d.bytes()
+	s.BaseHead = d.head()
+	s.Seen = make([]store.Head, d.count(headSize))
+	for i := range s.Seen {
+		s.Seen[i] = d.head()
+	}
 	s.Host = string(d.bytes())
 	return s, d.done() && (len(s.Key) == 0 || len(s.Key) == ed25519.PrivateKeySize)
 }
@@ -62,8 +89,15 @@ func (c *Cache) State() State {
 
 // SaveState replaces the state. When it returns nil, the new one lasts.
 func (c *Cache) SaveState(s State) error {
+	return c.UpdateState(func(old *State) { *old = s })
+}
+
+// UpdateState changes the state in one step: what others save meanwhile is not lost.
+func (c *Cache) UpdateState(change func(s *State)) error {
 	c.stateMu.Lock()
 	defer c.stateMu.Unlock()
+	s := c.State()
+	change(&s)
 	b := appendSmallFile(nil, magicClient, appendState(nil, &s))
 	if err := c.retryFull(int64(len(b)), func() error { return writeFile(c.fsys, "client", b) }); err != nil {
 		return fmt.Errorf("save state of client: %w", err)

@@ -1,0 +1,439 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/store"
+	"github.com/dedupfs/dedupfs/store/tree"
+	"golang.org/x/sync/errgroup"
+)
+
+// committer turns changes into local commits, and local commits into commits on the remote.
+type committer struct {
+	v *Volume
+
+	mu   sync.Mutex // held by who makes a local commit; guards cut
+	cut_ *cut       // a cut whose commit has not been finished; nil if none
+
+	publishMu sync.Mutex // held by who publishes; acquired before mu where both are needed
+
+	first, last atomic.Int64  // times of the first and last change since the cut, Unix nanoseconds; first is 0 if there was none
+	poke        chan struct{} // one place: look at the clock again
+	urgent      atomic.Bool   // do not wait for quiet
+	publish     chan struct{} // one place: there is something to publish
+
+	synced   atomic.Int64 // when last all was on the remote, Unix nanoseconds
+	lastErr  atomic.Pointer[error]
+	unstable atomic.Bool // there are local commits that are not published
+
+	stop context.CancelFunc
+	done sync.WaitGroup
+}
+
+func newCommitter(v *Volume) *committer {
+	return &committer{v: v, poke: make(chan struct{}, 1), publish: make(chan struct{}, 1)}
+}
+
+// start runs the background work until the committer is closed.
+func (c *committer) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	c.stop = cancel
+	c.done.Go(func() { c.commitLoop(ctx) })
+	c.done.Go(func() { c.publishLoop(ctx) })
+}
+
+func (c *committer) close() {
+	if c.stop != nil {
+		c.stop()
+	}
+	c.done.Wait()
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// changed notes a change of the volume. The caller holds cutMu.
+func (v *Volume) changed() {
+	c := v.commits
+	now := time.Now().UnixNano()
+	c.last.Store(now)
+	if c.first.CompareAndSwap(0, now) {
+		signal(c.poke)
+	}
+	if v.staged.Load() > v.opt.DirtyBytes {
+		c.hurry()
+	}
+}
+
+// hurry makes the next commit come at once.
+func (c *committer) hurry() {
+	if !c.urgent.Swap(true) {
+		signal(c.poke)
+	}
+}
+
+// pressure is called when the log takes much of the disk budget.
+func (v *Volume) pressure() {
+	c := v.commits
+	if c == nil {
+		return
+	}
+	if c.first.Load() != 0 {
+		c.hurry()
+	}
+	signal(c.publish)
+}
+
+// due returns how long to wait before the next commit; ok is false if nothing has changed.
+func (c *committer) due() (wait time.Duration, ok bool) {
+	first := c.first.Load()
+	if first == 0 {
+		return 0, false
+	}
+	if c.urgent.Load() {
+		return 0, true
+	}
+	quiet := time.Unix(0, c.last.Load()).Add(c.v.opt.CommitAfter)
+	longest := time.Unix(0, first).Add(c.v.opt.CommitEvery)
+	if longest.Before(quiet) {
+		quiet = longest
+	}
+	return time.Until(quiet), true
+}
+
+func (c *committer) commitLoop(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		wait, ok := c.due()
+		if !ok {
+			wait = time.Hour
+		}
+		timer.Reset(max(wait, 0))
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.poke:
+			continue
+		case <-timer.C:
+		}
+		if wait, ok := c.due(); !ok || wait > 0 {
+			continue
+		}
+		if err := c.commit(ctx, nil); err != nil && ctx.Err() == nil {
+			c.v.opt.Logger.Error("commit failed; it will be tried again", "err", err)
+			sleep(ctx, 5*time.Second)
+		}
+	}
+}
+
+func (c *committer) publishLoop(ctx context.Context) {
+	pause := time.Second
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.publish:
+		}
+		err := c.publishAll(ctx, nil)
+		if err == nil || ctx.Err() != nil {
+			pause = time.Second
+			continue
+		}
+		c.v.opt.Logger.Warn("publishing failed; it will be tried again", "err", err, "in", pause)
+		sleep(ctx, pause)
+		pause = min(2*pause, time.Minute)
+		signal(c.publish)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// cut is the state of the volume at one instant, on its way to becoming a local commit.
+type cut struct {
+	pos   cache.Pos // what the log has before it is part of this state
+	files []*frozenFile
+	lc    *cache.LocalCommit
+}
+
+// frozenFile is a file whose content changed before the cut.
+type frozenFile struct {
+	in    *inode
+	layer *layer
+	size  int64
+	base  extentMap // set when the file is flushed
+}
+
+// takeCut freezes what has changed. Every change answered before is in it, none after. It returns nil if nothing has
+// changed, unless a cut is wanted even so.
+func (v *Volume) takeCut(even bool) *cut {
+	v.cutMu.Lock()
+	defer v.cutMu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	c := &cut{}
+	for _, in := range v.takeDirty() {
+		in.mu.Lock()
+		v.freeze(c, in)
+		in.mu.Unlock()
+	}
+	for _, in := range v.table {
+		in.mu.Lock()
+		in.logged = false
+		in.mu.Unlock()
+	}
+	v.commits.first.Store(0)
+	v.commits.urgent.Store(false)
+	v.staged.Store(0)
+	if v.active.len() == 0 && !even {
+		return nil
+	}
+	v.frozen, v.active = v.active, newOverlay()
+	c.pos = v.log.End()
+	c.lc = v.ca.NewLocalCommit()
+	return c
+}
+
+// takeDirty empties the list of dirty inodes. What has no name stays: it is nobody's but its openers'.
+func (v *Volume) takeDirty() (ins []*inode) {
+	v.dirtyMu.Lock()
+	defer v.dirtyMu.Unlock()
+	for in := range v.dirty {
+		if !in.orphan {
+			delete(v.dirty, in)
+			ins = append(ins, in)
+		}
+	}
+	return ins
+}
+
+// freeze puts a dirty inode into the cut. All its locks are held.
+func (v *Volume) freeze(c *cut, in *inode) {
+	if in.stale {
+		e := &store.Entry{Key: []byte(inodeKey(in.ino)), Value: appendAttrs(nil, &in.attrs)}
+		v.active.set(string(e.Key), e)
+		in.stale = false
+	}
+	if in.active.empty() {
+		return
+	}
+	if in.frozen != nil {
+		panic("fs: a file is frozen twice")
+	}
+	in.frozen, in.active = in.active, nil
+	c.files = append(c.files, &frozenFile{in: in, layer: in.frozen, size: int64(in.attrs.Size)})
+}
+
+// errNothing says that there is nothing to commit.
+var errNothing = errors.New("nothing to commit")
+
+// commit makes a local commit of all changes so far. edit, if not nil, changes the map of snapshots as part of it, and
+// is called even if nothing else changed.
+func (c *committer) commit(ctx context.Context, edit snapshotEdit) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut_ != nil { // one that failed half-way comes first
+		if err := c.finish(ctx, c.cut_, nil); err != nil {
+			return err
+		}
+	}
+	cut := c.v.takeCut(edit != nil)
+	if cut == nil {
+		return nil
+	}
+	c.cut_ = cut
+	return c.finish(ctx, cut, edit)
+}
+
+// finish makes a local commit of a cut. It may be called again after it has failed: what was done stays done.
+func (c *committer) finish(ctx context.Context, cut *cut, edit snapshotEdit) error {
+	v := c.v
+	if err := c.flushFiles(ctx, cut); err != nil {
+		return err
+	}
+	v.mu.RLock()
+	frozen, base, snaps := v.frozen, v.base.Root(), v.snapMap
+	v.mu.RUnlock()
+	root, err := tree.New(cut.lc, base, v.treeOptions()).Apply(ctx, frozen.edits())
+	if err != nil {
+		return fmt.Errorf("write the tree: %w", err)
+	}
+	if edit != nil {
+		if snaps, err = edit(ctx, cut.lc, snaps, root); err != nil {
+			return err
+		}
+	}
+	if err := cut.lc.Finish(root, snaps, cut.pos, nil); err != nil {
+		return fmt.Errorf("write the local commit: %w", err)
+	}
+	c.unstable.Store(true)
+	v.mu.Lock()
+	v.base, v.frozen, v.snapMap = v.localTree(root), nil, snaps
+	v.mu.Unlock()
+	c.cut_ = nil
+	v.roots.learn(frozen)
+	c.settleFiles()
+	signal(c.publish)
+	return nil
+}
+
+// edits yields the records of the overlay as changes of a tree.
+func (o *overlay) edits() iter.Seq[tree.Edit] {
+	return func(yield func(tree.Edit) bool) {
+		o.t.Scan(func(c change) bool { return yield(tree.Edit{Key: []byte(c.key), Entry: c.entry}) })
+	}
+}
+
+// flushWorkers is how many files are cut at the same time.
+const flushWorkers = 2
+
+func (c *committer) flushFiles(ctx context.Context, cut *cut) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(flushWorkers)
+	for _, f := range cut.files {
+		if f.in == nil {
+			continue // flushed by an earlier try
+		}
+		g.Go(func() error { return c.flushFile(ctx, cut, f) })
+	}
+	return g.Wait()
+}
+
+func (c *committer) flushFile(ctx context.Context, cut *cut, f *frozenFile) error {
+	v, in := c.v, f.in
+	if err := v.ensureContent(ctx, in); err != nil {
+		return err
+	}
+	in.mu.RLock()
+	f.base = *in.content
+	in.mu.RUnlock()
+	m, err := v.flush(ctx, f, cut.lc)
+	if err != nil {
+		return fmt.Errorf("store %q: %w", v.pathOf(ctx, in.ino), err)
+	}
+	v.mu.Lock()
+	v.frozen.set(contentKey(in.ino), m.entry(in.ino))
+	in.mu.Lock()
+	in.content, in.frozen = &m, nil
+	in.mu.Unlock()
+	v.mu.Unlock()
+	f.layer.releaseAll()
+	f.in = nil
+	v.settleMu(in)
+	return nil
+}
+
+func (v *Volume) settleMu(in *inode) {
+	v.mu.Lock()
+	v.settle(in)
+	v.mu.Unlock()
+}
+
+// settleFiles lets inodes go that were in the table only for their changes.
+func (c *committer) settleFiles() {
+	v := c.v
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, in := range v.table {
+		if in.opens == 0 {
+			v.settle(in)
+		}
+	}
+}
+
+// Progress tells how much of what must go to the remote is there.
+type Progress struct {
+	Done, Total int64 // bytes
+}
+
+// Sync makes everything so far durable on the remote, and looks for what other clients have published.
+func (v *Volume) Sync(ctx context.Context, progress func(Progress)) error {
+	if !v.opt.ReadOnly {
+		if err := v.commits.commit(ctx, nil); err != nil {
+			return err
+		}
+		if err := v.commits.publishAll(ctx, progress); err != nil {
+			return err
+		}
+	}
+	if v.follower != nil {
+		return v.follower.poll(ctx)
+	}
+	return nil
+}
+
+// publishAll brings the newest local commit to the remote. It returns when it is there.
+func (c *committer) publishAll(ctx context.Context, progress func(Progress)) error {
+	c.publishMu.Lock()
+	defer c.publishMu.Unlock()
+	err := c.publishNewest(ctx, progress)
+	c.lastErr.Store(&err)
+	return err
+}
+
+func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) error {
+	v := c.v
+	if err := v.finishIntent(ctx); err != nil {
+		return err
+	}
+	if v.allPublished() {
+		c.synced.Store(time.Now().UnixNano())
+		return nil
+	}
+	pub, err := v.ca.PackForPublication(ctx, func(done, total int64) {
+		if progress != nil {
+			progress(Progress{done, total})
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("upload: %w", err)
+	}
+	if err := v.publishCommit(ctx, pub); err != nil {
+		return err
+	}
+	if err := v.ca.Published(pub); err != nil {
+		return err
+	}
+	v.adoptPublished(pub)
+	if v.allPublished() {
+		c.unstable.Store(false)
+		c.synced.Store(time.Now().UnixNano())
+	}
+	return nil
+}
+
+// allPublished reports whether the newest local commit is on the remote.
+func (v *Volume) allPublished() bool {
+	_, _, _, _, _, published, ok := v.ca.LastCommit()
+	return published || !ok
+}
+
+// adoptPublished gives the base the hints that publication has found, if it is still the base.
+func (v *Volume) adoptPublished(pub *cache.Publication) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.base.Root().ID == pub.Root.ID {
+		v.base = v.localTree(pub.Root)
+	}
+	if v.snapMap.ID == pub.Snapshots.ID {
+		v.snapMap = pub.Snapshots
+	}
+}

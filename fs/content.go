@@ -1,0 +1,224 @@
+package fs
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/store"
+	"github.com/dedupfs/dedupfs/store/tree"
+)
+
+// remoteNodes loads nodes from wherever they are.
+type remoteNodes struct{ ca *cache.Cache }
+
+func (r remoteNodes) Load(ctx context.Context, ref store.Ref) (*store.Node, error) {
+	return r.ca.Node(ctx, ref)
+}
+
+func (r remoteNodes) Save(context.Context, *store.Node) (store.Ref, error) {
+	panic("fs: a content is changed by local commits only")
+}
+
+// chunkAt is one chunk of a content.
+type chunkAt struct {
+	off, n int64
+	ref    store.Ref
+}
+
+func (c chunkAt) end() int64 { return c.off + c.n }
+
+// contentReader reads an immutable content. It may call the remote: no lock is held when it is used.
+type contentReader struct {
+	ca *cache.Cache
+	m  extentMap
+	t  *tree.Tree // nil if the content is at most one chunk
+}
+
+func (v *Volume) contentReader(m extentMap) *contentReader {
+	c := &contentReader{ca: v.ca, m: m}
+	if m.Ref.Kind == store.RefNode && !m.Ref.IsZero() {
+		c.t = tree.New(remoteNodes{v.ca}, m.Ref, v.treeOptions())
+	}
+	return c
+}
+
+func offsetKey(off int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(off)) }
+
+// chunkEntry is the record of one chunk in a content tree.
+func chunkEntry(c chunkAt) *store.Entry {
+	return &store.Entry{Key: offsetKey(c.off), Value: binary.AppendUvarint(nil, uint64(c.n)), Refs: []store.Ref{c.ref}}
+}
+
+func parseChunkEntry(e *store.Entry) (chunkAt, error) {
+	n, w := binary.Uvarint(e.Value)
+	if len(e.Key) != 8 || w != len(e.Value) || n == 0 || n > 1<<30 || len(e.Refs) != 1 || e.Refs[0].Kind != store.RefChunk {
+		return chunkAt{}, fmt.Errorf("chunk of a content: %w", errRecord)
+	}
+	return chunkAt{off: int64(binary.BigEndian.Uint64(e.Key)), n: int64(n), ref: e.Refs[0]}, nil
+}
+
+// chunks calls fn for every chunk that ends after from, in order, until it returns false.
+func (c *contentReader) chunks(ctx context.Context, from int64, fn func(chunkAt) bool) error {
+	if c.t == nil {
+		if one := int64(c.m.Allocated); !c.m.Ref.IsZero() && one > from {
+			fn(chunkAt{0, one, c.m.Ref})
+		}
+		return nil
+	}
+	start := offsetKey(from)
+	if e, ok, err := c.t.Last(ctx, offsetKey(from+1)); err != nil {
+		return err
+	} else if ok {
+		start = e.Key
+	}
+	it := c.t.Seek(ctx, start)
+	for it.Next(ctx) {
+		e := it.Entry()
+		at, err := parseChunkEntry(&e)
+		if err != nil {
+			return err
+		}
+		if at.end() > from && !fn(at) {
+			return nil
+		}
+	}
+	return it.Err()
+}
+
+// before returns the chunk that starts before off, if there is one.
+func (c *contentReader) before(ctx context.Context, off int64) (at chunkAt, ok bool, err error) {
+	if off <= 0 {
+		return chunkAt{}, false, nil
+	}
+	if c.t == nil {
+		return chunkAt{0, int64(c.m.Allocated), c.m.Ref}, !c.m.Ref.IsZero(), nil
+	}
+	e, ok, err := c.t.Last(ctx, offsetKey(off))
+	if err != nil || !ok {
+		return chunkAt{}, false, err
+	}
+	at, err = parseChunkEntry(&e)
+	return at, err == nil, err
+}
+
+// readAt fills p with the bytes from off on, zeros where there are none.
+func (c *contentReader) readAt(ctx context.Context, p []byte, off int64) error {
+	done := off
+	hi := off + int64(len(p))
+	var bad error
+	err := c.chunks(ctx, off, func(at chunkAt) bool {
+		if at.off >= hi {
+			return false
+		}
+		b, err := c.ca.Chunk(ctx, at.ref)
+		if err != nil {
+			bad = err
+			return false
+		}
+		if int64(len(b)) != at.n {
+			bad = fmt.Errorf("chunk %s has %d bytes, want %d: %w", at.ref.ID, len(b), at.n, store.ErrCorrupt)
+			return false
+		}
+		lo := max(at.off, done)
+		clear(p[done-off : lo-off])
+		n := copy(p[lo-off:], b[lo-at.off:])
+		done = lo + int64(n)
+		return done < hi
+	})
+	if err == nil {
+		err = bad
+	}
+	if err == nil && done < hi {
+		clear(p[done-off:])
+	}
+	return err
+}
+
+// fileView is a file's content as it is at one moment: layers over a content. The layers must not change while it is
+// used, and nobody may give their bytes in the log back.
+type fileView struct {
+	log    *cache.Log
+	layers []*layer
+	base   *contentReader
+	size   int64
+}
+
+func (f *fileView) resolve(lo, hi int64) []piece {
+	return resolve(f.layers, f.base.m.Length, lo, min(hi, f.size))
+}
+
+// readAt fills p from off on; p must end at or before the size.
+func (f *fileView) readAt(ctx context.Context, p []byte, off int64) error {
+	for _, pc := range f.resolve(off, off+int64(len(p))) {
+		if err := f.readPiece(ctx, p[pc.off-off:][:pc.n], pc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fileView) readPiece(ctx context.Context, p []byte, pc piece) error {
+	switch pc.from {
+	case fromLog:
+		return f.log.ReadAt(p, pc.pos)
+	case fromBase:
+		return f.base.readAt(ctx, p, pc.off)
+	}
+	clear(p)
+	return nil
+}
+
+// window is how far nextData and nextHole look in one step.
+const window = 1 << 30
+
+// nextData returns the first byte at or after off that is not in a hole; the size if there is none.
+func (f *fileView) nextData(ctx context.Context, off int64) (int64, error) {
+	return f.next(ctx, off, true)
+}
+
+// nextHole returns the first byte at or after off that is in a hole; the size if there is none.
+func (f *fileView) nextHole(ctx context.Context, off int64) (int64, error) {
+	return f.next(ctx, off, false)
+}
+
+func (f *fileView) next(ctx context.Context, off int64, data bool) (int64, error) {
+	for off < f.size {
+		hi := f.size
+		if len(f.layers) > 0 {
+			hi = min(f.size, off+window)
+		}
+		for _, pc := range f.resolve(off, hi) {
+			at, ok, err := f.nextIn(ctx, pc, data)
+			if ok || err != nil {
+				return at, err
+			}
+		}
+		off = hi
+	}
+	return f.size, nil
+}
+
+// nextIn looks for data, or a hole, in one piece.
+func (f *fileView) nextIn(ctx context.Context, pc piece, data bool) (at int64, ok bool, err error) {
+	if pc.from != fromBase {
+		return pc.off, (pc.from == fromLog) == data, nil
+	}
+	end := pc.off + pc.n
+	at, ok = pc.off, !data // before the first chunk there is a hole
+	err = f.base.chunks(ctx, pc.off, func(c chunkAt) bool {
+		if data {
+			at = max(pc.off, c.off)
+			ok = at < end
+			return false
+		}
+		if c.off > at {
+			return false
+		}
+		at = c.end()
+		ok = at < end
+		return ok
+	})
+	return at, ok, err
+}

@@ -1,0 +1,384 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"sync"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/chunking"
+	"github.com/dedupfs/dedupfs/store"
+	"github.com/dedupfs/dedupfs/store/tree"
+)
+
+// kindHead is how much of a file decides how it is cut, in bytes.
+const kindHead = 64 << 10
+
+// flushBuffer is how much of a file is in memory while it is cut, in bytes: a few of the largest chunks.
+const flushBuffer = 4 << 20
+
+var flushBuffers = sync.Pool{New: func() any { b := make([]byte, flushBuffer); return &b }}
+
+// maxPieces is the longest list of places that a chunk is kept as; longer ones are copied together by the cache.
+const maxPieces = 8
+
+// flusher turns the frozen layer of one file into chunks, around what changed and nowhere else.
+type flusher struct {
+	v     *Volume
+	ctx   context.Context
+	view  fileView
+	cut   chunking.Chunker
+	reach int64 // the longest chunk: how far a change can move the end of a chunk that starts before it
+	buf   []byte
+
+	fresh   []chunkAt // chunks of the new cut, in order
+	stale   []int64   // offsets of chunks of the old cut that go, in order
+	dropped int64     // bytes of them
+}
+
+// span is a range of bytes [lo, hi).
+type span struct{ lo, hi int64 }
+
+// flush cuts what changed in one file and stores its chunks. The nodes of its content go to nodes.
+func (v *Volume) flush(ctx context.Context, f *frozenFile, nodes tree.Store) (extentMap, error) {
+	old := f.base
+	if f.layer.clip == 0 || f.size == 0 {
+		old = extentMap{}
+	}
+	old.Length = min(old.Length, f.layer.clip)
+	fl := &flusher{v: v, ctx: ctx, view: fileView{log: v.log, layers: []*layer{f.layer}, base: v.contentReader(old), size: f.size}}
+	m := extentMap{Kind: old.Kind, Decided: old.Decided, Length: f.size}
+	if err := fl.decideKind(&m); err != nil {
+		return extentMap{}, err
+	}
+	fl.cut = v.repo.Chunkers()[m.Kind]
+	_, max := fl.cut.Bounds()
+	fl.reach = int64(max)
+	dirty := f.layer.dirty(f.base.Length)
+	if m.Kind != old.Kind && !old.Ref.IsZero() { // cut anew from the start; the old bytes are still read
+		dirty = []span{{0, math.MaxInt64}}
+	}
+	if err := fl.run(dirty); err != nil {
+		return extentMap{}, err
+	}
+	return fl.finish(m, old, nodes)
+}
+
+// decideKind lets the first 64 KiB of a file say how it is cut, once they are there.
+func (fl *flusher) decideKind(m *extentMap) error {
+	if m.Decided || fl.view.size < kindHead {
+		return nil
+	}
+	head := make([]byte, kindHead)
+	if err := fl.view.readAt(fl.ctx, head, 0); err != nil {
+		return err
+	}
+	if isZero(head) {
+		return nil
+	}
+	m.Kind, m.Decided = chunking.Detect(head), true
+	return nil
+}
+
+// dirty returns what changed, in order and without touching ranges. baseLen is the length of the content below.
+func (l *layer) dirty(baseLen int64) []span {
+	var ds []span
+	add := func(s span) {
+		if n := len(ds); n > 0 && s.lo <= ds[n-1].hi {
+			ds[n-1].hi = max(ds[n-1].hi, s.hi)
+			return
+		}
+		ds = append(ds, s)
+	}
+	tail := span{l.clip, math.MaxInt64}
+	if l.clip >= baseLen {
+		tail.lo = math.MaxInt64
+	}
+	l.ext.Scan(func(e extent) bool {
+		if e.off >= tail.lo {
+			return false
+		}
+		add(span{e.off, e.end()})
+		return true
+	})
+	if tail.lo < math.MaxInt64 {
+		add(tail)
+	} else {
+		l.ext.Ascend(extent{off: tail.lo}, func(e extent) bool { add(span{e.off, e.end()}); return true })
+	}
+	return ds
+}
+
+// run cuts around every dirty range. Before done everything is as it will be; done is a boundary of the old cut, or lies
+// in a hole of it.
+func (fl *flusher) run(dirty []span) error {
+	bp := flushBuffers.Get().(*[]byte)
+	defer flushBuffers.Put(bp)
+	fl.buf = *bp
+	done := int64(0)
+	for i := 0; i < len(dirty); i++ {
+		d := dirty[i]
+		if d.hi <= done {
+			continue
+		}
+		from, err := fl.restart(max(d.lo, done), done)
+		if err != nil {
+			return err
+		}
+		to, err := fl.recut(from, d.hi, dirty[i+1:])
+		if err != nil {
+			return err
+		}
+		if err := fl.dropOld(from, to); err != nil {
+			return err
+		}
+		done = to
+	}
+	return nil
+}
+
+// restart returns where cutting has to begin for a change at lo: the first chunk of the run of data before it whose end
+// may have depended on bytes at lo.
+func (fl *flusher) restart(lo, done int64) (int64, error) {
+	at := lo
+	for at > done {
+		c, ok, err := fl.view.base.before(fl.ctx, at)
+		if err != nil {
+			return 0, err
+		}
+		if !ok || min(c.end(), fl.view.base.m.Length) < at || c.off < done || c.off+fl.reach <= lo && c.end() <= lo {
+			break
+		}
+		at = c.off
+	}
+	return at, nil
+}
+
+// boundary reports whether the old cut has a boundary at off, or nothing there.
+func (fl *flusher) boundary(off int64) (bool, error) {
+	if off >= fl.view.base.m.Length {
+		return true, nil
+	}
+	c, ok, err := fl.view.base.before(fl.ctx, off+1)
+	return err == nil && (!ok || c.off == off || c.end() <= off), err
+}
+
+// recut cuts from a boundary on until the new cut has met the old one at or after hi. later are the dirty ranges that
+// follow; it goes through those that begin before the cuts meet. It returns where they met.
+func (fl *flusher) recut(from, hi int64, later []span) (int64, error) {
+	met := func(at int64) (bool, error) {
+		for len(later) > 0 && later[0].lo-fl.reach <= at { // a chunk that starts here could reach the next change
+			hi = max(hi, later[0].hi)
+			later = later[1:]
+		}
+		if at < hi {
+			return false, nil
+		}
+		return fl.boundary(at)
+	}
+	at := from
+	for at < fl.view.size {
+		data, err := fl.view.nextData(fl.ctx, at)
+		if err != nil {
+			return 0, err
+		}
+		if data > at {
+			at = data
+			if ok, err := met(at); ok || err != nil {
+				return at, err
+			}
+			continue
+		}
+		end, ok, err := fl.cutRun(at, met)
+		if ok || err != nil {
+			return end, err
+		}
+		at = end
+	}
+	return math.MaxInt64, nil
+}
+
+// cutRun cuts the run of data that begins at from. It stops where met says so, or at the end of the run.
+func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, stopped bool, err error) {
+	limit, more := from, true // up to limit it is known to be data; more says that it may go on behind it
+	have := int64(0)          // bytes in the buffer that are not decided yet; they begin at at
+	var ends []int
+	for at = from; ; {
+		if want := at + int64(len(fl.buf)); more && limit < want {
+			if limit, err = fl.nextHole(limit, want); err != nil {
+				return 0, false, err
+			}
+			more = limit == want
+		}
+		fill := min(limit-at, int64(len(fl.buf)))
+		if err := fl.view.readAt(fl.ctx, fl.buf[have:fill], at+have); err != nil {
+			return 0, false, err
+		}
+		ends = fl.cut.Ends(ends[:0], fl.buf[:fill], !more)
+		start := 0
+		for _, end := range ends {
+			if err := fl.add(at+int64(start), fl.buf[start:end]); err != nil {
+				return 0, false, err
+			}
+			start = end
+			if ok, err := met(at + int64(end)); ok || err != nil {
+				return at + int64(end), ok, err
+			}
+		}
+		have = int64(copy(fl.buf, fl.buf[start:fill]))
+		at += int64(start)
+		if !more {
+			return at, false, nil
+		}
+		if start == 0 {
+			return 0, false, fmt.Errorf("chunker %s decided nothing in %d bytes", fl.cut.Name(), fill)
+		}
+	}
+}
+
+// nextHole returns the first hole at or after off, or want if there is none before it.
+func (fl *flusher) nextHole(off, want int64) (int64, error) {
+	part := fl.view
+	part.size = min(part.size, want)
+	return part.nextHole(fl.ctx, off)
+}
+
+// add stores one chunk. Zeros are not stored: they are a hole.
+func (fl *flusher) add(off int64, data []byte) error {
+	if isZero(data) {
+		return nil
+	}
+	id := fl.v.repo.ChunkID(data)
+	if _, err := fl.v.ca.AddChunk(fl.ctx, id, data, fl.place(off, int64(len(data)))); err != nil {
+		return err
+	}
+	ref := store.Ref{ID: id, Kind: store.RefChunk, Hint: fl.v.ca.Hint(id)}
+	fl.fresh = append(fl.fresh, chunkAt{off, int64(len(data)), ref})
+	return nil
+}
+
+// place says where the bytes of a chunk stand in the log, if they all do.
+func (fl *flusher) place(off, n int64) cache.Place {
+	ps := fl.view.resolve(off, off+n)
+	if len(ps) > maxPieces {
+		return nil
+	}
+	place := make(cache.Place, 0, len(ps))
+	for _, p := range ps {
+		if p.from != fromLog {
+			return nil
+		}
+		place = append(place, cache.Piece{Pos: p.pos, Len: uint32(p.n)})
+	}
+	return place
+}
+
+// dropOld notes the chunks of the old cut in [from, to).
+func (fl *flusher) dropOld(from, to int64) error {
+	return fl.view.base.chunks(fl.ctx, from, func(c chunkAt) bool {
+		if c.off >= to {
+			return false
+		}
+		if c.off >= from {
+			fl.stale = append(fl.stale, c.off)
+			fl.dropped += c.n
+		}
+		return true
+	})
+}
+
+// edits merges what goes and what comes into changes of the content tree, in order.
+func (fl *flusher) edits() iter.Seq[tree.Edit] {
+	return func(yield func(tree.Edit) bool) {
+		stale := fl.stale
+		for _, c := range fl.fresh {
+			for len(stale) > 0 && stale[0] <= c.off {
+				if stale[0] < c.off && !yield(tree.Edit{Key: offsetKey(stale[0])}) {
+					return
+				}
+				stale = stale[1:]
+			}
+			e := chunkEntry(c)
+			if !yield(tree.Edit{Key: e.Key, Entry: e}) {
+				return
+			}
+		}
+		for _, off := range stale {
+			if !yield(tree.Edit{Key: offsetKey(off)}) {
+				return
+			}
+		}
+	}
+}
+
+// finish makes the new content out of the old one and the changes.
+func (fl *flusher) finish(m, old extentMap, nodes tree.Store) (extentMap, error) {
+	allocated := int64(old.Allocated) - fl.dropped
+	for _, c := range fl.fresh {
+		allocated += c.n
+	}
+	if old.Ref.Kind == store.RefChunk && !old.Ref.IsZero() { // a single chunk has no tree yet
+		one := chunkAt{0, int64(old.Allocated), old.Ref}
+		if len(fl.stale) == 0 {
+			fl.fresh = append([]chunkAt{one}, fl.fresh...)
+		}
+		fl.stale, old.Ref = nil, store.Ref{}
+	}
+	if old.Ref.IsZero() && len(fl.fresh) == 0 {
+		return m, nil
+	}
+	scratch := newScratch(fl.v.repo, nodes)
+	t := tree.New(scratch, old.Ref, fl.v.treeOptions())
+	root, err := t.Apply(fl.ctx, fl.edits())
+	if err != nil {
+		return extentMap{}, fmt.Errorf("write the list of chunks: %w", err)
+	}
+	m.Ref = root
+	if root.IsZero() {
+		return m, nil
+	}
+	m.Allocated = uint64(allocated)
+	only, err := onlyChunk(fl.ctx, t.At(root))
+	if err != nil {
+		return extentMap{}, err
+	}
+	if only != nil {
+		m.Ref, m.Allocated = only.ref, uint64(only.n)
+		return m, nil
+	}
+	if known, ok := fl.v.roots.find(fl.ctx, root); ok {
+		m.Ref = known
+		return m, nil
+	}
+	return m, scratch.save(fl.ctx)
+}
+
+// onlyChunk returns the chunk of a content that is one chunk at offset 0, nil for all others.
+func onlyChunk(ctx context.Context, t *tree.Tree) (*chunkAt, error) {
+	it := t.Seek(ctx, nil)
+	if !it.Next(ctx) {
+		return nil, it.Err()
+	}
+	e := it.Entry()
+	c, err := parseChunkEntry(&e)
+	if err != nil || c.off != 0 || it.Next(ctx) {
+		return nil, err
+	}
+	return &c, it.Err()
+}
+
+var zeros [64 << 10]byte
+
+func isZero(b []byte) bool {
+	for len(b) > 0 {
+		n := min(len(b), len(zeros))
+		if !bytes.Equal(b[:n], zeros[:n]) {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}

@@ -1,0 +1,204 @@
+package fs
+
+import (
+	"math"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/tidwall/btree"
+)
+
+// extent is a run of a file's bytes that changed: bytes in the log, or a hole.
+type extent struct {
+	off, n int64
+	pos    cache.Pos // of the first byte in the log
+	hole   bool
+}
+
+func (e extent) end() int64 { return e.off + e.n }
+
+// slice returns the part of e in [lo, hi), which must not be empty.
+func (e extent) slice(lo, hi int64) extent {
+	lo, hi = max(lo, e.off), min(hi, e.end())
+	s := extent{off: lo, n: hi - lo, hole: e.hole}
+	if !e.hole {
+		s.pos = e.pos + cache.Pos(lo-e.off)
+	}
+	return s
+}
+
+// layer is what changed in one file's content between two cuts.
+//
+// INVARIANT: extents are not empty and do not overlap.
+type layer struct {
+	ext  *btree.BTreeG[extent]
+	clip int64 // what lies below this layer is visible below clip only: the smallest size the file had
+	data int64 // bytes in the log that extents refer to
+	log  retainer
+}
+
+// retainer keeps bytes of the log from going away; *cache.Log is one.
+type retainer interface {
+	Retain(pos cache.Pos, n int64)
+	Release(pos cache.Pos, n int64)
+}
+
+const noClip = math.MaxInt64
+
+func newLayer(log retainer) *layer {
+	less := func(a, b extent) bool { return a.off < b.off }
+	return &layer{ext: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true, Degree: 16}), clip: noClip, log: log}
+}
+
+// empty reports whether the layer changes nothing.
+func (l *layer) empty() bool { return l == nil || l.ext.Len() == 0 && l.clip == noClip }
+
+// put lays e over what is there and keeps its bytes in the log.
+func (l *layer) put(e extent) {
+	if e.n == 0 {
+		return
+	}
+	l.remove(e.off, e.end())
+	l.add(e)
+}
+
+func (l *layer) add(e extent) {
+	if !e.hole {
+		l.log.Retain(e.pos, e.n)
+		l.data += e.n
+	}
+	l.ext.Set(e)
+}
+
+func (l *layer) drop(e extent) {
+	if !e.hole {
+		l.log.Release(e.pos, e.n)
+		l.data -= e.n
+	}
+	l.ext.Delete(e)
+}
+
+// remove takes everything in [lo, hi) out.
+func (l *layer) remove(lo, hi int64) {
+	for _, e := range l.overlapping(lo, hi) {
+		// What stays is added before the whole goes, so that its bytes are retained all the time.
+		var keep []extent
+		if e.off < lo {
+			keep = append(keep, e.slice(e.off, lo))
+		}
+		if e.end() > hi {
+			keep = append(keep, e.slice(hi, e.end()))
+		}
+		for _, k := range keep {
+			if !k.hole {
+				l.log.Retain(k.pos, k.n)
+			}
+		}
+		l.drop(e)
+		for _, k := range keep {
+			if !k.hole {
+				l.data += k.n
+			}
+			l.ext.Set(k)
+		}
+	}
+}
+
+// overlapping returns the extents that touch [lo, hi), in order.
+func (l *layer) overlapping(lo, hi int64) []extent {
+	var es []extent
+	l.ext.Descend(extent{off: lo}, func(e extent) bool {
+		if e.off < lo && e.end() > lo {
+			es = append(es, e)
+		}
+		return e.off >= lo
+	})
+	l.ext.Ascend(extent{off: lo}, func(e extent) bool {
+		if e.off >= hi {
+			return false
+		}
+		es = append(es, e)
+		return true
+	})
+	return es
+}
+
+// truncate cuts the file to size: nothing at or above it shows through any more.
+func (l *layer) truncate(size int64) {
+	l.remove(size, math.MaxInt64)
+	l.clip = min(l.clip, size)
+}
+
+// releaseAll gives all bytes in the log back; the layer must not be used any more.
+func (l *layer) releaseAll() {
+	if l == nil {
+		return
+	}
+	l.ext.Scan(func(e extent) bool {
+		if !e.hole {
+			l.log.Release(e.pos, e.n)
+		}
+		return true
+	})
+	l.ext.Clear()
+	l.data = 0
+}
+
+// piece is a run of a file's bytes and where they come from.
+type piece struct {
+	off, n int64
+	pos    cache.Pos
+	from   source
+}
+
+type source uint8
+
+const (
+	fromHole source = iota // zeros
+	fromLog
+	fromBase // the content below all layers
+)
+
+// resolve says where the bytes of [lo, hi) come from, in order and without gaps. Layers are given the newest first;
+// baseLen is the length of the content below them.
+func resolve(layers []*layer, baseLen, lo, hi int64) []piece {
+	return appendResolved(nil, layers, baseLen, lo, hi)
+}
+
+func appendResolved(ps []piece, layers []*layer, baseLen, lo, hi int64) []piece {
+	if lo >= hi {
+		return ps
+	}
+	if len(layers) == 0 {
+		if n := min(hi, baseLen) - lo; n > 0 {
+			ps = append(ps, piece{off: lo, n: n, from: fromBase})
+			lo += n
+		}
+		return appendHole(ps, lo, hi)
+	}
+	l := layers[0]
+	if l.empty() {
+		return appendResolved(ps, layers[1:], baseLen, lo, hi)
+	}
+	below := func(ps []piece, a, b int64) []piece {
+		ps = appendResolved(ps, layers[1:], baseLen, a, min(b, l.clip))
+		return appendHole(ps, max(a, min(b, l.clip)), b)
+	}
+	for _, e := range l.overlapping(lo, hi) {
+		s := e.slice(lo, hi)
+		ps = below(ps, lo, s.off)
+		if s.hole {
+			ps = appendHole(ps, s.off, s.end())
+		} else {
+			ps = append(ps, piece{off: s.off, n: s.n, pos: s.pos, from: fromLog})
+		}
+		lo = s.end()
+	}
+	return below(ps, lo, hi)
+}
+
+func appendHole(ps []piece, lo, hi int64) []piece {
+	if lo >= hi {
+		return ps
+	}
+	return append(ps, piece{off: lo, n: hi - lo, from: fromHole})
+}

@@ -1,0 +1,117 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/remote"
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// Open opens the volume of a repository for one client, whose state is in ca. It brings back what was answered before a
+// crash. Without network it shows what this machine knows, if it has opened the repository before.
+func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Options) (*Volume, error) {
+	v := &Volume{repo: repo, ca: ca, log: ca.Log(), opt: o.withDefaults(),
+		active: newOverlay(), table: map[Ino]*inode{}, dirty: map[*inode]struct{}{}}
+	v.base = v.localTree(store.Ref{})
+	v.snapshots = newSnapshotViews(v)
+	v.commits = newCommitter(v)
+	v.roots = &contentRoots{v: v, db: ca.DB()}
+	v.follower = newFollower(v)
+	if repo.ReadOnly() != nil {
+		v.opt.ReadOnly = true
+	}
+	if err := v.identify(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.openBase(ctx); err != nil {
+		return nil, err
+	}
+	v.start()
+	return v, nil
+}
+
+// identify registers this client if it never was.
+func (v *Volume) identify(ctx context.Context) error {
+	st := v.ca.State()
+	v.me = st.Client
+	if v.opt.ReadOnly {
+		return nil
+	}
+	if st.Incarnation == (store.Incarnation{}) {
+		client := st.Client
+		if client == (store.ClientID{}) {
+			client = store.NewClientID()
+		}
+		reg, key, err := v.repo.Register(ctx, client, v.opt.Host)
+		if err != nil {
+			return err
+		}
+		err = v.ca.UpdateState(func(s *State) {
+			s.Client, s.Incarnation, s.Key, s.InodeRange = client, reg.Incarnation, key, reg.InodeRange
+			s.NextInode = uint64(reg.InodeRange) << 32
+		})
+		if err != nil {
+			return fmt.Errorf("keep the registration: %w", err)
+		}
+		st = v.ca.State()
+	}
+	v.me = st.Client
+	v.nextIno, v.limit = Ino(st.NextInode), Ino(st.NextInode)
+	return nil
+}
+
+// openBase finds the state to start from: the last local commit, or what the heads on the remote say.
+func (v *Volume) openBase(ctx context.Context) error {
+	root, snaps, from, _, _, published, ok := v.ca.LastCommit()
+	if ok {
+		v.base, v.snapMap = v.localTree(root), snaps
+		v.commits.unstable.Store(!published)
+	}
+	if v.log != nil {
+		if err := v.replay(ctx, from); err != nil {
+			return err
+		}
+	}
+	err := v.follower.poll(ctx)
+	if ok && (errors.Is(err, remote.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)) {
+		v.opt.Logger.Warn("working off line", "err", err)
+		return nil
+	}
+	return err
+}
+
+// start begins the background work.
+func (v *Volume) start() {
+	if !v.opt.ReadOnly {
+		if v.active.len() > 0 || len(v.dirty) > 0 {
+			v.changed()
+		}
+		v.commits.start()
+		signal(v.commits.publish)
+	}
+	v.follower.start()
+}
+
+// Close stops the background work. What has been answered stays in the cache for the next mount; Sync before it brings
+// everything to the remote. It does not close the cache.
+func (v *Volume) Close(ctx context.Context) error {
+	v.follower.close()
+	v.commits.close()
+	if v.opt.ReadOnly || v.log == nil {
+		return nil
+	}
+	return v.log.Sync(v.log.End())
+}
+
+func (v *Volume) socket() string {
+	if s := v.socketPath.Load(); s != nil {
+		return *s
+	}
+	return ""
+}
+
+// SetSocket says where the control socket of this mount is; the root shows it as an extended attribute.
+func (v *Volume) SetSocket(path string) { v.socketPath.Store(&path) }

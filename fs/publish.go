@@ -1,0 +1,61 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// publishCommit puts the commit of a publication. Before it is put it is kept on this machine: a crash, or an answer that
+// got lost, must not lead to a second commit of the same number.
+func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) error {
+	st := v.ca.State()
+	var prev *store.Commit
+	if !st.Head.IsZero() {
+		var err error
+		if prev, err = v.repo.GetCommit(ctx, st.Head); err != nil {
+			return fmt.Errorf("read the last commit of this client: %w", err)
+		}
+	}
+	c := (&store.Registration{Client: st.Client, Incarnation: st.Incarnation}).Next(prev)
+	c.Seen = withoutChain(st.Seen, c.Client, c.Incarnation)
+	c.Volume = v.repo.Config().Volume
+	c.Root, c.Snapshots, c.Multichunks = pub.Root, pub.Snapshots, pub.Multichunks
+	c.Time, c.Host = v.opt.Now(), v.opt.Host
+	sealed, err := v.repo.SealCommit(c, st.Key)
+	if err != nil {
+		return err
+	}
+	if err := v.ca.UpdateState(func(s *State) { s.Intent = *sealed }); err != nil {
+		return fmt.Errorf("keep the commit: %w", err)
+	}
+	return v.finishIntent(ctx)
+}
+
+// finishIntent puts a commit that was sealed and may or may not have reached the remote.
+func (v *Volume) finishIntent(ctx context.Context) error {
+	st := v.ca.State()
+	if st.Intent.Head.IsZero() {
+		return nil
+	}
+	if err := v.repo.PutSealed(ctx, &st.Intent); err != nil {
+		return err
+	}
+	return v.ca.UpdateState(func(s *State) {
+		s.Head, s.BaseHead = st.Intent.Head, st.Intent.Head
+		s.Intent = store.SealedCommit{}
+	})
+}
+
+// withoutChain returns the heads that are not of one incarnation.
+func withoutChain(heads []store.Head, c store.ClientID, i store.Incarnation) []store.Head {
+	var rest []store.Head
+	for _, h := range heads {
+		if h.Client != c || h.Incarnation != i {
+			rest = append(rest, h)
+		}
+	}
+	return rest
+}

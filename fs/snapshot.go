@@ -1,0 +1,214 @@
+package fs
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/dedupfs/dedupfs/store"
+	"github.com/dedupfs/dedupfs/store/tree"
+)
+
+// Snapshot is a state of the volume that has a name.
+type Snapshot struct {
+	Name      string    `json:"name"`
+	Time      time.Time `json:"time"`
+	Host      string    `json:"host"`
+	Message   string    `json:"message,omitempty"`
+	Tags      []string  `json:"tags,omitempty"`
+	Hold      bool      `json:"hold,omitempty"` // is never forgotten by rules
+	Forgotten bool      `json:"forgotten,omitempty"`
+	Client    string    `json:"client"`
+
+	Root store.Ref `json:"-"`
+}
+
+// latestName is the name of the newest snapshot in the virtual directory.
+const latestName = "latest"
+
+// snapshotEdit changes the map of snapshots in a local commit whose tree is root.
+type snapshotEdit func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error)
+
+// ErrNoSnapshot says that there is no snapshot of a name.
+var ErrNoSnapshot = fmt.Errorf("no such snapshot; list them with: dedupfs snapshot list: %w", syscall.ENOENT)
+
+// ErrSnapshotExists says that a name is taken.
+var ErrSnapshotExists = fmt.Errorf("there is a snapshot of this name already; choose another one: %w", syscall.EEXIST)
+
+const snapshotVersion = 1
+
+func appendSnapshot(dst []byte, s *Snapshot) []byte {
+	flags := byte(0)
+	if s.Hold {
+		flags |= 1
+	}
+	if s.Forgotten {
+		flags |= 2
+	}
+	dst = append(dst, snapshotVersion, flags)
+	dst = binary.AppendVarint(dst, s.Time.Unix())
+	dst = binary.AppendUvarint(dst, uint64(s.Time.Nanosecond()))
+	for _, str := range []string{s.Host, s.Client, s.Message, strings.Join(s.Tags, "\x00")} {
+		dst = binary.AppendUvarint(dst, uint64(len(str)))
+		dst = append(dst, str...)
+	}
+	return dst
+}
+
+func parseSnapshot(e *store.Entry) (*Snapshot, error) {
+	r := reader{b: e.Value}
+	if r.byte() != snapshotVersion {
+		return nil, fmt.Errorf("snapshot record version: %w", errRecord)
+	}
+	flags := r.byte()
+	s := &Snapshot{Name: string(e.Key), Hold: flags&1 != 0, Forgotten: flags&2 != 0}
+	s.Time = time.Unix(r.varint(), int64(r.uvarint())).UTC()
+	var tags string
+	for _, str := range []*string{&s.Host, &s.Client, &s.Message, &tags} {
+		*str = string(r.lenBytes())
+	}
+	if tags != "" {
+		s.Tags = strings.Split(tags, "\x00")
+	}
+	if len(e.Refs) > 0 {
+		s.Root = e.Refs[0]
+	}
+	if r.bad || len(r.b) != 0 || len(e.Refs) > 1 {
+		return nil, errRecord
+	}
+	return s, nil
+}
+
+func (s *Snapshot) entry() *store.Entry {
+	e := &store.Entry{Key: []byte(s.Name), Value: appendSnapshot(nil, s)}
+	if !s.Root.IsZero() {
+		e.Refs = []store.Ref{s.Root}
+	}
+	return e
+}
+
+// CheckSnapshotName refuses names that could not stand in a directory, or be typed.
+func CheckSnapshotName(name string) error {
+	if err := checkName([]byte(name)); err != nil || name == latestName || strings.ContainsAny(name, "\n@:") {
+		return fmt.Errorf("snapshot name %q: use up to 255 bytes without / : @, and not %q", name, latestName)
+	}
+	return nil
+}
+
+// CreateSnapshot names the state of this moment. It is durable on this machine when it returns. Name and time are set
+// from the clock if they are missing.
+func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, error) {
+	if v.opt.ReadOnly {
+		return Snapshot{}, syscall.EROFS
+	}
+	s.Time = v.opt.Now().UTC()
+	if s.Name == "" {
+		s.Name = s.Time.Format("2006-01-02T15-04-05Z")
+	}
+	if err := CheckSnapshotName(s.Name); err != nil {
+		return Snapshot{}, err
+	}
+	s.Host, s.Client = v.opt.Host, fmt.Sprintf("%x", v.me[:])
+	if n := len(appendSnapshot(nil, &s)); n > store.MaxValue {
+		return Snapshot{}, fmt.Errorf("message and tags take %d bytes too many; shorten them", n-store.MaxValue)
+	}
+	err := v.commits.commit(ctx, func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error) {
+		t := tree.New(nodes, snaps, v.treeOptions())
+		if _, ok, err := t.Get(ctx, []byte(s.Name)); err != nil {
+			return store.Ref{}, err
+		} else if ok {
+			return store.Ref{}, ErrSnapshotExists
+		}
+		s.Root = root
+		return t.Apply(ctx, slices.Values([]tree.Edit{{Key: []byte(s.Name), Entry: s.entry()}}))
+	})
+	return s, err
+}
+
+// ForgetSnapshot takes the name of a state away. What only it held can be collected.
+func (v *Volume) ForgetSnapshot(ctx context.Context, name string) error {
+	if v.opt.ReadOnly {
+		return syscall.EROFS
+	}
+	return v.commits.commit(ctx, func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error) {
+		t := tree.New(nodes, snaps, v.treeOptions())
+		e, ok, err := t.Get(ctx, []byte(name))
+		if err != nil {
+			return store.Ref{}, err
+		}
+		if !ok {
+			return store.Ref{}, ErrNoSnapshot
+		}
+		s, err := parseSnapshot(&e)
+		if err != nil {
+			return store.Ref{}, err
+		}
+		if s.Hold {
+			return store.Ref{}, fmt.Errorf("snapshot %q is held", name)
+		}
+		return t.Apply(ctx, slices.Values([]tree.Edit{{Key: []byte(name)}}))
+	})
+}
+
+// snapshotMap returns the map of snapshots as it is now.
+func (v *Volume) snapshotMap() *tree.Tree {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return tree.New(remoteNodes{v.ca}, v.snapMap, v.treeOptions())
+}
+
+// Snapshots lists the snapshots, the oldest first.
+func (v *Volume) Snapshots(ctx context.Context) ([]Snapshot, error) {
+	return listSnapshots(ctx, v.snapshotMap())
+}
+
+func listSnapshots(ctx context.Context, t *tree.Tree) ([]Snapshot, error) {
+	var snaps []Snapshot
+	it := t.Seek(ctx, nil)
+	for it.Next(ctx) {
+		e := it.Entry()
+		s, err := parseSnapshot(&e)
+		if err != nil {
+			return nil, fmt.Errorf("snapshot %q: %w", e.Key, err)
+		}
+		if !s.Forgotten {
+			snaps = append(snaps, *s)
+		}
+	}
+	slices.SortStableFunc(snaps, func(a, b Snapshot) int { return a.Time.Compare(b.Time) })
+	return snaps, it.Err()
+}
+
+// Snapshot returns the snapshot of a name; "latest" is the newest.
+func (v *Volume) Snapshot(ctx context.Context, name string) (Snapshot, error) {
+	return v.snapshot(ctx, name)
+}
+
+func (v *Volume) snapshot(ctx context.Context, name string) (Snapshot, error) {
+	if name == latestName {
+		snaps, err := v.Snapshots(ctx)
+		if err == nil && len(snaps) == 0 {
+			err = ErrNoSnapshot
+		}
+		if err != nil {
+			return Snapshot{}, err
+		}
+		return snaps[len(snaps)-1], nil
+	}
+	e, ok, err := v.snapshotMap().Get(ctx, []byte(name))
+	if err != nil {
+		return Snapshot{}, err
+	}
+	if !ok {
+		return Snapshot{}, ErrNoSnapshot
+	}
+	s, err := parseSnapshot(&e)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return *s, nil
+}

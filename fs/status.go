@@ -1,0 +1,67 @@
+package fs
+
+import (
+	"context"
+	"time"
+)
+
+// Status tells how the volume is doing.
+type Status struct {
+	ReadOnly       bool           `json:"read_only"`
+	Client         string         `json:"client"`
+	Host           string         `json:"host"`
+	Dirty          bool           `json:"dirty"`           // there are changes that no local commit has
+	Unpublished    bool           `json:"unpublished"`     // there are local commits that are not on the remote
+	StagedBytes    int64          `json:"staged_bytes"`    // written since the last local commit
+	PendingBytes   int64          `json:"pending_bytes"`   // of chunks that are not on the remote
+	PendingObjects int            `json:"pending_objects"` // multichunks that wait for upload
+	SpoolBytes     int64          `json:"spool_bytes"`
+	CacheBytes     int64          `json:"cache_bytes"`    // local disk in use
+	Uploaded       int64          `json:"uploaded_bytes"` // since the mount
+	LastSynced     time.Time      `json:"last_synced"`    // when last everything was on the remote; zero if not since the mount
+	LastPoll       time.Time      `json:"last_poll"`
+	Diverged       bool           `json:"diverged"` // other clients have changes that this one does not show
+	Clients        []ClientStatus `json:"clients"`
+	Errors         []string       `json:"errors,omitempty"`
+}
+
+// ClientStatus tells of one client's newest commit.
+type ClientStatus struct {
+	Client string `json:"client"`
+	Seq    uint64 `json:"seq"`
+	Self   bool   `json:"self"`
+}
+
+// Status returns how the volume is doing now. It asks nobody else.
+func (v *Volume) Status(ctx context.Context) Status {
+	p := v.ca.Pending()
+	s := Status{ReadOnly: v.opt.ReadOnly, Client: v.me.String(), Host: v.opt.Host,
+		Dirty: v.commits.first.Load() != 0, Unpublished: v.commits.unstable.Load(), StagedBytes: v.staged.Load(),
+		PendingBytes: p.Bytes, PendingObjects: p.Objects, SpoolBytes: p.Spool, CacheBytes: p.Used, Uploaded: p.Uploaded}
+	if t := v.commits.synced.Load(); t != 0 {
+		s.LastSynced = time.Unix(0, t).UTC()
+	}
+	for _, err := range []error{p.Err, loadErr(v.commits)} {
+		if err != nil {
+			s.Errors = append(s.Errors, err.Error())
+		}
+	}
+	f := v.follower
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.LastPoll, s.Diverged = f.lastPoll, f.diverged
+	if f.lastErr != nil {
+		s.Errors = append(s.Errors, f.lastErr.Error())
+	}
+	for _, h := range f.heads {
+		s.Clients = append(s.Clients, ClientStatus{h.Client.String(), uint64(h.Seq), h.Client == v.me})
+	}
+	return s
+}
+
+func loadErr(c *committer) error {
+	if p := c.lastErr.Load(); p != nil {
+		return *p
+	}
+	return nil
+}

@@ -1,0 +1,232 @@
+package fs
+
+import (
+	"context"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"syscall"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// First byte of an extended attribute's record.
+const (
+	xattrInline = 0 // the value follows
+	xattrChunks = 1 // the length follows; the value lies in chunks
+)
+
+// socketXattr names the control socket of the mount, on its root only.
+const socketXattr = "user.dedupfs.socket"
+
+// xattrValue returns the value that a record stands for.
+func (v *Volume) xattrValue(ctx context.Context, e *store.Entry) ([]byte, error) {
+	if len(e.Value) == 0 {
+		return nil, errRecord
+	}
+	if e.Value[0] == xattrInline {
+		return e.Value[1:], nil
+	}
+	n, w := binary.Uvarint(e.Value[1:])
+	if w <= 0 || n > xattrMax {
+		return nil, errRecord
+	}
+	value := make([]byte, 0, n)
+	for _, ref := range e.Refs {
+		b, err := v.ca.Chunk(ctx, ref)
+		if err != nil {
+			return nil, err
+		}
+		value = append(value, b...)
+	}
+	if uint64(len(value)) != n {
+		return nil, errRecord
+	}
+	return value, nil
+}
+
+// Getxattr returns an extended attribute.
+func (v *Volume) Getxattr(ctx context.Context, ino Ino, name string) ([]byte, error) {
+	if ino == Root && name == socketXattr && v.socket() != "" {
+		return []byte(v.socket()), nil
+	}
+	if isSnapshotIno(ino) {
+		return v.snapshots.getxattr(ctx, ino, name)
+	}
+	var e *store.Entry
+	var value []byte
+	err := v.view(ctx, func(r *layered) (err error) {
+		if in := v.table[ino]; in != nil && in.orphan {
+			in.mu.RLock()
+			defer in.mu.RUnlock()
+			var ok bool
+			if value, ok = in.xattrs[name]; !ok {
+				return errNoXattr
+			}
+			return nil
+		}
+		if e, err = r.get(ctx, xattrKey(ino, name)); err == nil && e == nil {
+			err = errNoXattr
+		}
+		return err
+	})
+	if err != nil || e == nil {
+		return value, err
+	}
+	return v.xattrValue(ctx, e)
+}
+
+// Listxattr returns the names of ino's extended attributes in order, each ended by a zero byte, as listxattr(2) does.
+func (v *Volume) Listxattr(ctx context.Context, ino Ino) ([]byte, error) {
+	names, err := v.xattrNames(ctx, ino)
+	var list []byte
+	for _, name := range names {
+		list = append(append(list, name...), 0)
+	}
+	return list, err
+}
+
+func (v *Volume) xattrNames(ctx context.Context, ino Ino) (names []string, err error) {
+	if isSnapshotIno(ino) {
+		return v.snapshots.listxattr(ctx, ino)
+	}
+	err = v.view(ctx, func(r *layered) error {
+		if in := v.table[ino]; in != nil && in.orphan {
+			in.mu.RLock()
+			defer in.mu.RUnlock()
+			names = slices.Sorted(maps.Keys(in.xattrs))
+			return nil
+		}
+		names, err = listXattrs(ctx, r, ino)
+		return err
+	})
+	return names, err
+}
+
+func listXattrs(ctx context.Context, r records, ino Ino) (names []string, err error) {
+	err = r.scan(ctx, string(key(ino, keyXattr, 0)), prefixEnd(ino, keyXattr), func(k string, _ *store.Entry) bool {
+		_, _, name, _ := splitKey(k)
+		names = append(names, name)
+		return true
+	})
+	return names, err
+}
+
+// Flags of Setxattr, as in setxattr(2).
+const (
+	xattrCreate  = 1
+	xattrReplace = 2
+)
+
+// Setxattr sets an extended attribute.
+func (v *Volume) Setxattr(ctx context.Context, ino Ino, name string, value []byte, flags uint32) error {
+	switch {
+	case isSnapshotIno(ino):
+		return syscall.EROFS
+	case ino == Root && name == socketXattr:
+		return syscall.EPERM
+	case name == "" || len(name) > NameMax:
+		return syscall.ERANGE
+	case len(value) > xattrMax:
+		return syscall.E2BIG
+	}
+	e, err := v.xattrEntry(ctx, ino, name, value)
+	if err != nil {
+		return err
+	}
+	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, exists bool) error {
+		switch {
+		case exists && flags == xattrCreate:
+			return syscall.EEXIST
+		case !exists && flags == xattrReplace:
+			return errNoXattr
+		case in != nil:
+			if in.xattrs == nil {
+				in.xattrs = map[string][]byte{}
+			}
+			in.xattrs[name] = slices.Clone(value)
+		default:
+			t.put(e)
+		}
+		return nil
+	})
+}
+
+// Removexattr removes an extended attribute.
+func (v *Volume) Removexattr(ctx context.Context, ino Ino, name string) error {
+	if isSnapshotIno(ino) {
+		return syscall.EROFS
+	}
+	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, exists bool) error {
+		switch {
+		case !exists:
+			return errNoXattr
+		case in != nil:
+			delete(in.xattrs, name)
+		default:
+			t.del(xattrKey(ino, name))
+		}
+		return nil
+	})
+}
+
+// editXattr runs fn in a transaction that moves the ctime of ino; in is set only for one without a name.
+func (v *Volume) editXattr(ctx context.Context, ino Ino, name string, fn func(t *tx, in *inode, exists bool) error) error {
+	return v.update(ctx, func(t *tx) error {
+		n, err := t.attrs(ino)
+		if err != nil {
+			return err
+		}
+		in := v.table[ino]
+		exists := false
+		if in != nil && in.orphan {
+			_, exists = in.xattrs[name]
+		} else {
+			in = nil
+			e, err := t.get(t.ctx, xattrKey(ino, name))
+			if err != nil {
+				return err
+			}
+			exists = e != nil
+		}
+		if err := fn(t, in, exists); err != nil {
+			return err
+		}
+		n.Ctime = t.now
+		t.setAttrs(ino, n)
+		return nil
+	})
+}
+
+// xattrEntry makes the record of an attribute; a long value is stored as chunks first.
+func (v *Volume) xattrEntry(ctx context.Context, ino Ino, name string, value []byte) (*store.Entry, error) {
+	e := &store.Entry{Key: []byte(xattrKey(ino, name))}
+	if len(value) < store.MaxValue {
+		e.Value = append([]byte{xattrInline}, value...)
+		return e, nil
+	}
+	e.Value = binary.AppendUvarint([]byte{xattrChunks}, uint64(len(value)))
+	ref, err := v.storeChunk(ctx, value)
+	if err != nil {
+		return nil, err
+	}
+	e.Refs = []store.Ref{ref}
+	return e, nil
+}
+
+// storeChunk stores data as one chunk; its bytes stand in the log until they are on the remote.
+func (v *Volume) storeChunk(ctx context.Context, data []byte) (store.Ref, error) {
+	id := v.repo.ChunkID(data)
+	if err := v.room(ctx, int64(len(data))+4096); err != nil {
+		return store.Ref{}, err
+	}
+	_, pos, err := v.log.Append(logChunk, nil, data)
+	if err != nil {
+		return store.Ref{}, err
+	}
+	if _, err := v.ca.AddChunk(ctx, id, data, cache.Place{{Pos: pos, Len: uint32(len(data))}}); err != nil {
+		return store.Ref{}, err
+	}
+	return store.Ref{ID: id, Kind: store.RefChunk, Hint: v.ca.Hint(id)}, nil
+}

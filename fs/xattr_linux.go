@@ -1,0 +1,5 @@
+package fs
+
+import "syscall"
+
+const errNoXattr = syscall.ENODATA
