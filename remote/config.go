@@ -31,6 +31,9 @@ var setup = sync.OnceFunc(func() {
 	if bw := ci.BwLimit.LimitAt(time.Now()).Bandwidth; bw.IsSet() {
 		accounting.TokenBucket.SetBwLimit(bw)
 	}
+	if dir := os.Getenv("RCLONE_CACHE_DIR"); dir != "" {
+		_ = config.SetCacheDir(dir) // fails only if there is no working directory
+	}
 	accounting.TokenBucket.StartTokenTicker(context.Background())
 	accounting.StartLimitTPS(context.Background())
 })

@@ -51,6 +51,7 @@ type rcloneStorage struct {
 
 	hash    hash.Type // to verify uploads with; hash.None if there is no cheap one
 	rename  bool      // uploads are visible while they run: write beside, then rename
+	names   serial
 	handles handles
 }
 
@@ -80,10 +81,24 @@ func cheapHash(f fs.Fs) hash.Type {
 }
 
 func (s *rcloneStorage) Put(ctx context.Context, name string, data []byte) error {
-	target := name
-	if s.rename {
-		target = tempName(name)
+	if !s.rename {
+		return s.upload(ctx, name, name, data)
 	}
+	// Some storages rename by deleting what stands under the new name, so what
+	// is already there must be let be.
+	leave, err := s.names.enter(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s.holds(ctx, name, data) {
+		return nil
+	}
+	return s.upload(ctx, name, tempName(name), data)
+}
+
+// upload puts data under target, and then renames it to name if that differs.
+func (s *rcloneStorage) upload(ctx context.Context, name, target string, data []byte) error {
 	in := &upload{ctx: ctx, lim: s.up, data: data}
 	defer in.stop()
 	src := &source{name: target, data: data, now: time.Now()}
@@ -91,11 +106,11 @@ func (s *rcloneStorage) Put(ctx context.Context, name string, data []byte) error
 	if err == nil {
 		err = s.verify(ctx, obj, src)
 	}
-	if err == nil && s.rename {
+	if err == nil && target != name {
 		obj, err = s.f.Features().Move(ctx, obj, name)
 	}
 	if err != nil {
-		if s.rename {
+		if target != name {
 			s.discard(ctx, target)
 		}
 		return err
@@ -318,6 +333,42 @@ func (s *source) Hash(_ context.Context, t hash.Type) (string, error) {
 	}
 	h.Write(s.data)
 	return h.SumString(t, false)
+}
+
+// A serial lets one caller at a time work on a name.
+type serial struct {
+	mu   sync.Mutex // guards busy
+	busy map[string]chan struct{}
+}
+
+// enter waits until nobody works on name. The caller has done so when it calls
+// leave.
+func (s *serial) enter(ctx context.Context, name string) (leave func(), err error) {
+	for {
+		s.mu.Lock()
+		other, taken := s.busy[name]
+		if !taken {
+			break // with the lock held
+		}
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	defer s.mu.Unlock()
+	if s.busy == nil {
+		s.busy = make(map[string]chan struct{})
+	}
+	done := make(chan struct{})
+	s.busy[name] = done
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.busy, name)
+		close(done)
+	}, nil
 }
 
 // maxHandles bounds handles, at well under 1 KiB each.
