@@ -59,3 +59,50 @@ func BenchmarkEnds(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkScan measures the first stage alone, by kernel.
+func BenchmarkScan(b *testing.B) {
+	data := randomBytes(1, 256<<20)
+	for _, size := range benchSizes {
+		b.Run(size.name+"/read", func(b *testing.B) {
+			benchmarkCPU(b, size.n, func() { ReadMemory(data[:size.n]) })
+		})
+		for _, s := range gfdScanners {
+			b.Run(size.name+"/"+s.name, func(b *testing.B) {
+				k := expandGFD(make([]byte, keySize), 6)
+				benchmarkCPU(b, size.n, func() {
+					for from := gfdReach; from < size.n; {
+						i := s.scan(data, from, size.n, k)
+						if i < 0 {
+							break
+						}
+						from = i + 1
+					}
+				})
+			})
+		}
+	}
+}
+
+// BenchmarkPapers measures the chunkers of the papers, TTTD-Rabin also in its
+// sequential form.
+func BenchmarkPapers(b *testing.B) {
+	data := randomBytes(1, 32<<20)
+	run := func(name string, c Chunker) {
+		b.Run(name, func(b *testing.B) {
+			var ends []int
+			benchmarkCPU(b, len(data), func() { ends = c.Ends(ends[:0], data, true) })
+		})
+	}
+	for _, name := range []string{"Fixed-4", "BSW-8", "TTTD-8-Adler32", "TTTD-8-PLAIN", "TTTD-8-Rabin", "Gear-8", "Typed-8"} {
+		c, err := New(name, make([]byte, keySize))
+		if err != nil {
+			b.Fatal(err)
+		}
+		run(name, c)
+		if name == "TTTD-8-Rabin" {
+			c.(*twoStage).mark.(*rabin).blocks = false
+			run(name+"/sequential", c)
+		}
+	}
+}

@@ -36,46 +36,66 @@ type Chunker interface {
 // particular kind.
 const Default = "GFD-8"
 
-// repoMax is the largest chunk of the chunkers meant for repositories. Those
-// that have no bound of their own are cut there, unless they are Unbounded.
+// repoMax is the largest chunk that a repository takes, in bytes. Chunkers
+// that have no bound of their own cut there, unless they are Unbounded.
 const repoMax = 512 << 10
 
-// unbounded ends the names of chunkers that are not cut at repoMax.
-const unbounded = "-Unbounded"
+// known lists the names that New takes, by their shape.
+const known = "GFD-N, Gear-N, TTTD-N-Adler32, TTTD-N-PLAIN, TTTD-N-Rabin, BSW-N, BSW-N-Unbounded, Typed-N, Fixed-N, Whole, Whole-Unbounded; " +
+	"N is the mean size in KiB, a power of two up to 1024, and for Fixed any number up to that"
 
-// known lists the names that New takes, N being a mean size in KiB.
-const known = "GFD-N, Gear-N, BSW-N, BSW-N-Unbounded, TTTD-N-Adler32, TTTD-N-PLAIN, TTTD-N-Rabin, Typed-N (N = 1, 2, 4 ... 1024), Fixed-N (N = 1 ... 1024), Whole, Whole-Unbounded"
-
-// New returns the chunker called name. Keyed chunkers need a key of 32 bytes;
-// the others ignore it. An unknown name is answered with the known ones.
+// New returns the chunker called name. Those with a key, GFD, Typed and Gear,
+// need one of 32 bytes; the others ignore it. An unknown name is answered with
+// the known ones.
 func New(name string, key []byte) (Chunker, error) {
-	unknown := fmt.Errorf("unknown chunker %q; known are %s", name, known)
-	kind, rest, _ := strings.Cut(name, "-")
-	limit := repoMax
-	if base, ok := strings.CutSuffix("-"+rest, unbounded); ok {
-		limit, rest = math.MaxInt, strings.TrimPrefix(base, "-")
+	shape, size := splitName(name)
+	switch shape {
+	case "Whole":
+		return fixed{name, repoMax}, nil
+	case "Whole-Unbounded":
+		return fixed{name, math.MaxInt}, nil
+	case "Fixed-N":
+		return fixed{name, size}, nil
 	}
-	if kind == "Whole" && rest == "" {
-		return fixed{name, limit}, nil
+	if size&(size-1) != 0 {
+		shape = ""
 	}
-	size, print, _ := strings.Cut(rest, "-")
-	kib, err := strconv.Atoi(size)
-	if err != nil || kib < 1 || kib > 1024 || strconv.Itoa(kib) != size {
-		return nil, unknown
+	switch shape {
+	case "GFD-N":
+		return newGFD(name, size, key)
+	case "Gear-N":
+		return newGear(name, size, key)
+	case "Typed-N":
+		return newTyped(name, size, key)
+	case "TTTD-N-Adler32", "TTTD-N-PLAIN", "TTTD-N-Rabin":
+		return newTTTD(name, size), nil
+	case "BSW-N":
+		return newBSW(name, size, repoMax), nil
+	case "BSW-N-Unbounded":
+		return newBSW(name, size, math.MaxInt), nil
 	}
-	if kind == "Fixed" && print == "" && limit == repoMax {
-		return fixed{name, kib << 10}, nil
+	return nil, fmt.Errorf("unknown chunker %q; known are %s", name, known)
+}
+
+// splitName returns name with its size replaced by N, and the size in bytes.
+func splitName(name string) (shape string, size int) {
+	parts := strings.Split(name, "-")
+	if len(parts) > 1 {
+		kib, err := strconv.Atoi(parts[1])
+		if err == nil && kib >= 1 && kib <= 1024 && strconv.Itoa(kib) == parts[1] {
+			parts[1], size = "N", kib<<10
+		}
 	}
-	if kib&(kib-1) != 0 {
-		return nil, unknown
+	return strings.Join(parts, "-"), size
+}
+
+// checkKey returns an error unless key is one that the chunker called name can
+// be made with.
+func checkKey(name string, key []byte) error {
+	if len(key) != keySize {
+		return fmt.Errorf("chunker %s: key of %d bytes, want %d", name, len(key), keySize)
 	}
-	if kind == "GFD" && print == "" && limit == repoMax {
-		return newGFD(name, kib<<10, key)
-	}
-	if kind == "Gear" && print == "" && limit == repoMax {
-		return newGear(name, kib<<10, key)
-	}
-	return nil, unknown
+	return nil
 }
 
 // fixed cuts every size bytes. A size that no file reaches leaves files whole.

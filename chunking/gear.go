@@ -1,9 +1,6 @@
 package chunking
 
-import (
-	"fmt"
-	"math/bits"
-)
+import "math/bits"
 
 // gearWindow is how many bytes a gear hash of 64 bits depends on.
 const gearWindow = 64
@@ -13,8 +10,8 @@ const gearWindow = 64
 // the mean asks for below the mean, and four times laxer above. Its masks are
 // the top bits, which depend on the most bytes.
 func newGear(name string, avg int, key []byte) (Chunker, error) {
-	if len(key) != keySize {
-		return nil, fmt.Errorf("chunker %s: key of %d bytes, want %d", name, len(key), keySize)
+	if err := checkKey(name, key); err != nil {
+		return nil, err
 	}
 	zeros := bits.Len(uint(avg)) - 1
 	return newGearRule(name, key, rule{
@@ -39,7 +36,7 @@ type gear struct {
 	weakest uint64 // the largest hash that is a mark
 }
 
-func (g *gear) window() int { return gearWindow }
+func (g *gear) reach() int { return gearWindow }
 
 func (g *gear) next(data []byte, from, to int) (end int, rank uint64) {
 	var h uint64

@@ -2,7 +2,6 @@ package chunking
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math/bits"
 
 	"github.com/zeebo/blake3"
@@ -55,8 +54,8 @@ var gfdSizes = [11]gfdSize{
 }
 
 func newGFD(name string, avg int, key []byte) (Chunker, error) {
-	if len(key) != keySize {
-		return nil, fmt.Errorf("chunker %s: key of %d bytes, want %d", name, len(key), keySize)
+	if err := checkKey(name, key); err != nil {
+		return nil, err
 	}
 	size := gfdSizes[bits.Len(uint(avg>>10))-1]
 	return &twoStage{
@@ -186,7 +185,7 @@ type gfdScanner struct {
 	scan gfdScan
 }
 
-func (g *gfd) window() int { return gfdWindow }
+func (g *gfd) reach() int { return gfdReach + 1 }
 
 func (g *gfd) next(data []byte, from, to int) (end int, rank uint64) {
 	i := g.scan(data, from-1, to, g.key)

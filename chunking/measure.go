@@ -21,7 +21,7 @@ func Scan(c Chunker, data []byte) int {
 		return -1
 	}
 	marks := 0
-	for from := t.mark.window(); from <= len(data); marks++ {
+	for from := t.mark.reach(); from <= len(data); marks++ {
 		end, _ := t.mark.next(data, from, len(data))
 		if end < 0 {
 			break

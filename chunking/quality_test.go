@@ -5,6 +5,7 @@ package chunking
 import (
 	"encoding/binary"
 	"flag"
+	"fmt"
 	"hash/maphash"
 	"io/fs"
 	"math"
@@ -12,6 +13,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 var (
@@ -104,55 +107,126 @@ func scaled(r rule, by float64) rule {
 	return r
 }
 
-// TestExplore
-func TestExplore(t *testing.T) {
-	sets := strings.Split(*dataSets, ",")
-	for _, set := range sets {
-		files := distinct(loadSet(t, filepath.Join(*dataDir, set)))
+// TestDedup compares GFD with gear64 under normalised chunking, at the real
+// mean that GFD has on the same data, averaged over keys.
+func TestDedup(t *testing.T) {
+	forSets(t, func(t *testing.T, set string, files [][]byte) {
 		for _, kib := range []int{4, 8, 64, 256} {
-			avg := kib << 10
-			c, _ := newGear("", avg, qualityKey(0))
-			gr := c.(*twoStage).rule
-			var ref [3]stored
-			for i, by := range []float64{0.7, 1.1, 1.7} {
-				ref[i] = overKeys(files, func(key []byte) Chunker { return newGearRule("", key, scaled(gr, by)) })
+			s := overKeys(files, func(key []byte) Chunker { return mustNew(fmt.Sprintf("GFD-%d", kib), key) })
+			ref := gearAt(files, kib<<10, s.mean())
+			worse := s.unique/ref - 1
+			t.Logf("%-8s GFD-%-3d mean %7.0f unique %8.3f MB, gear64 %8.3f MB: %+.2f%%", set, kib, s.mean(), s.unique/1e6, ref/1e6, 100*worse)
+			if worse > 0.01 {
+				t.Errorf("%s: GFD-%d stores %.2f%% more than gear64 at the same mean", set, kib, 100*worse)
 			}
-			at := func(mean float64) float64 { // unique bytes of gear at this mean
-				i := 0
-				if mean < ref[1].mean() {
-					i = 1
+		}
+	})
+}
+
+// gearAt returns the unique bytes that gear64 leaves at a given real mean,
+// interpolated between three scales of its thresholds.
+func gearAt(files [][]byte, avg int, mean float64) float64 {
+	c, err := newGear("", avg, qualityKey(0))
+	if err != nil {
+		panic(err)
+	}
+	r := c.(*twoStage).rule
+	var at [3]stored
+	for i, by := range []float64{0.7, 1.1, 1.7} {
+		at[i] = overKeys(files, func(key []byte) Chunker { return newGearRule("", key, scaled(r, by)) })
+	}
+	i := 0
+	if mean < at[1].mean() {
+		i = 1
+	}
+	x0, x1 := math.Log(at[i].mean()), math.Log(at[i+1].mean())
+	return at[i].unique + (at[i+1].unique-at[i].unique)*(math.Log(mean)-x0)/(x1-x0)
+}
+
+func scaled(r rule, by float64) rule {
+	r.below, r.above = uint64(float64(r.below)*by), uint64(min(float64(r.above)*by, math.MaxUint64))
+	return r
+}
+
+func mustNew(name string, key []byte) Chunker {
+	c, err := New(name, key)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// forSets calls f for the data sets that the flags name, as subtests.
+func forSets(t *testing.T, f func(t *testing.T, set string, files [][]byte)) {
+	if *dataDir == "" {
+		t.Skip("no -data")
+	}
+	names := strings.Split(*dataSets, ",")
+	if *dataSets == "" {
+		names = nil
+		entries, err := os.ReadDir(*dataDir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+	}
+	for _, set := range names {
+		t.Run(set, func(t *testing.T) {
+			f(t, set, distinct(loadSet(t, filepath.Join(*dataDir, set))))
+		})
+	}
+}
+
+// TestRepositorySize tells what a repository takes for all versions of a data
+// set: unique chunks in groups of 1 MiB, compressed, and 48 bytes for every
+// unique chunk and for every reference.
+func TestRepositorySize(t *testing.T) {
+	names := []string{"GFD-2", "GFD-4", "GFD-8", "GFD-16", "GFD-64", "GFD-256", "Fixed-4", "Fixed-16", "TTTD-8-Adler32", "Gear-8", "Typed-8"}
+	forSets(t, func(t *testing.T, set string, files [][]byte) {
+		for _, name := range names {
+			c := mustNew(name, qualityKey(0))
+			t.Logf("%-8s %-16s %7.2f MB", set, name, repositorySize(t, files, func([]byte) Chunker { return c })/1e6)
+		}
+		cs, err := DefaultSet().Chunkers(qualityKey(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%-8s %-16s %7.2f MB", set, "DefaultSet", repositorySize(t, files, func(f []byte) Chunker { return cs[Detect(f[:min(len(f), 64<<10)])] })/1e6)
+	})
+}
+
+func repositorySize(t *testing.T, files [][]byte, choose func(file []byte) Chunker) float64 {
+	const groupSize, perChunk = 1 << 20, 48
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := maphash.MakeSeed()
+	seen := make(map[uint64]bool)
+	var total float64
+	var group, packed []byte
+	pack := func() {
+		packed = enc.EncodeAll(group, packed[:0])
+		total += float64(len(packed))
+		group = group[:0]
+	}
+	for _, f := range files {
+		start := 0
+		for _, end := range choose(f).Ends(nil, f, true) {
+			chunk := f[start:end]
+			start = end
+			total += perChunk
+			if h := maphash.Bytes(seed, chunk); !seen[h] {
+				seen[h] = true
+				total += perChunk
+				if group = append(group, chunk...); len(group) >= groupSize {
+					pack()
 				}
-				x0, x1, x := math.Log(ref[i].mean()), math.Log(ref[i+1].mean()), math.Log(mean)
-				return ref[i].unique + (ref[i+1].unique-ref[i].unique)*(x-x0)/(x1-x0)
-			}
-			t.Logf("%-8s %3d gear mean %.0f unique %.2f MB of %.2f", set, kib, ref[1].mean(), ref[1].unique/1e6, ref[1].bytes/1e6)
-			for _, v := range variants(avg) {
-				s := overKeys(files, v.make)
-				t.Logf("%-8s %3d %-20s mean %7.0f unique %.3f MB gear %.3f: %+.2f%%", set, kib, v.name, s.mean(), s.unique/1e6, at(s.mean())/1e6, 100*(s.unique/at(s.mean())-1))
 			}
 		}
 	}
-}
-
-type variant struct {
-	name string
-	make func(key []byte) Chunker
-}
-
-func variants(avg int) []variant {
-	gfdWith := func(edit func(*rule)) func(key []byte) Chunker {
-		return func(key []byte) Chunker {
-			c, err := newGFD("", avg, key)
-			if err != nil {
-				panic(err)
-			}
-			edit(&c.(*twoStage).rule)
-			return c
-		}
-	}
-	return []variant{
-		{"nc1 1/2..2 backup", gfdWith(func(*rule) {})},
-		{"nc1 1/2..4 backup", gfdWith(func(r *rule) { r.max *= 2 })},
-		{"nc1 1/4..2 backup", gfdWith(func(r *rule) { r.min /= 2; r.below, r.above = r.below/4*3, r.above/4*3 })},
-	}
+	pack()
+	return total
 }

@@ -34,7 +34,7 @@ func Rechunk(c Chunker, src io.ReaderAt, size int64, old Boundaries, oldSize, lo
 		lo, hi = min(lo, size, oldSize), max(size, oldSize)
 	}
 	if lo >= hi {
-		return lo, lo, nil
+		return 0, 0, nil
 	}
 	from, err = firstAffected(c, old, lo)
 	if err != nil {

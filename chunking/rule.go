@@ -3,17 +3,18 @@ package chunking
 import "math"
 
 // A marker is the first stage of a chunker: it finds the marks of a stream,
-// the places where a chunk may end. Whether a place is marked depends only on
-// the window bytes before it, so that any part of a stream can be searched
-// without the rest.
+// the places where a chunk may end. Whether a place is marked depends only on a
+// few bytes before it, so that any part of a stream can be searched without the
+// rest.
 type marker interface {
-	// window is the number of bytes that decide a mark.
-	window() int
+	// reach is the number of bytes before a place that are read to decide
+	// whether it is a mark.
+	reach() int
 
 	// next returns the first mark of data in [from, to], as the offset of the
 	// byte after it, and the mark's rank: the lower, the stronger. It returns
-	// -1 if there is none. from is at least window; data[from-window : to] is
-	// all that it reads.
+	// -1 if there is none. from is at least reach; data[from-reach : to] is all
+	// that it reads.
 	next(data []byte, from, to int) (end int, rank uint64)
 }
 

@@ -1,0 +1,228 @@
+package chunking
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strconv"
+	"strings"
+)
+
+const (
+	// typedHead is how many bytes are needed to see whether a chunk begins
+	// with a header, and beyond a place to see whether one begins there: those
+	// of a tar header.
+	typedHead = 512
+
+	// typedSmall is the length in bytes under which parts are not cut apart.
+	typedSmall = 512
+)
+
+// newTyped returns a chunker that knows file formats: it cuts where a member
+// of a ZIP (so JAR, OOXML, ODF, APK) or tar archive, a JPEG picture, an ID3 tag
+// or a PDF stream begins, and between their headers and data, so that equal
+// members are equal chunks in whatever file they lie. Between these places it
+// cuts as GFD does.
+func newTyped(name string, avg int, key []byte) (Chunker, error) {
+	inner, err := newGFD(name, avg, key)
+	if err != nil {
+		return nil, err
+	}
+	return typed{inner.(*twoStage)}, nil
+}
+
+type typed struct{ inner *twoStage }
+
+func (c typed) Name() string           { return c.inner.name }
+func (c typed) Bounds() (min, max int) { return 1, c.inner.rule.max }
+
+func (c typed) Ends(dst []int, data []byte, eof bool) []int {
+	for start := 0; start < len(data); {
+		n := c.end(data[start:], eof)
+		if n == 0 {
+			break
+		}
+		start += n
+		dst = append(dst, start)
+	}
+	return dst
+}
+
+// end returns the end of the chunk that data begins with, or 0 if it depends
+// on what follows data. A chunk that begins with a header is that header. Any
+// other is what GFD makes of the bytes before the next part.
+func (c typed) end(data []byte, eof bool) int {
+	limit := c.inner.rule.max
+	if len(data) > limit {
+		data, eof = data[:limit], false
+	}
+	enough := eof || len(data) == limit // what follows does not matter
+	if len(data) < typedHead && !enough {
+		return 0
+	}
+	if n, ok := headerLength(data); ok && n <= len(data) {
+		return n
+	} else if ok && !enough {
+		return 0
+	}
+	part := firstPart(data)
+	seen := len(data) // there is no part before this that data does not show
+	if !enough {
+		seen -= typedHead
+	}
+	if part > 0 && part <= seen {
+		return c.inner.rule.end(c.inner.mark, data[:part], true)
+	}
+	n := c.inner.rule.end(c.inner.mark, data, eof)
+	if n > seen {
+		return 0
+	}
+	if eof && n == len(data) && n > 128 && string(data[n-128:n-125]) == "TAG" {
+		return n - 128 // ID3v1
+	}
+	return n
+}
+
+// headerLength returns the length of the first chunk of a known format that
+// data begins with: of its header, or of all of it if it is small. Only what
+// is at the start of data counts, so that more data do not change the answer,
+// but for a JPEG header that is not complete.
+func headerLength(data []byte) (n int, ok bool) {
+	switch {
+	case bytes.HasPrefix(data, []byte("PK\x03\x04")):
+		return zipHeader(data)
+	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
+		return jpegHeader(data)
+	case isID3(data):
+		return id3Length(data), true
+	case isTar(data):
+		return tarHeader(data)
+	}
+	return 0, false
+}
+
+func zipHeader(data []byte) (n int, ok bool) {
+	if len(data) < 30 {
+		return 0, false
+	}
+	n = 30 + int(binary.LittleEndian.Uint16(data[26:])) + int(binary.LittleEndian.Uint16(data[28:]))
+	if size := binary.LittleEndian.Uint32(data[18:]); size < typedSmall {
+		n += int(size)
+	}
+	return n, true
+}
+
+// jpegHeader returns the place of the marker that begins the picture proper:
+// Exif and other metadata lie before it.
+func jpegHeader(data []byte) (n int, ok bool) {
+	const startOfScan = 0xda
+	for n = 2; n+4 <= len(data); {
+		if data[n] != 0xff {
+			return 0, false
+		}
+		if data[n+1] == startOfScan {
+			return n, true
+		}
+		n += 2 + int(binary.BigEndian.Uint16(data[n+2:]))
+	}
+	return n + 4, true
+}
+
+func isID3(data []byte) bool {
+	return len(data) >= 10 && string(data[:3]) == "ID3" && data[3] < 5 && data[4] == 0 &&
+		(data[6]|data[7]|data[8]|data[9])&0x80 == 0
+}
+
+func id3Length(data []byte) int {
+	return 10 + (int(data[6])<<21 | int(data[7])<<14 | int(data[8])<<7 | int(data[9]))
+}
+
+// isTar reports whether data begins with a tar header whose checksum is right.
+func isTar(data []byte) bool {
+	if len(data) < 512 || string(data[257:262]) != "ustar" {
+		return false
+	}
+	sum := 8 * int(' ') // the checksum itself counts as spaces
+	for i, b := range data[:512] {
+		if i < 148 || i >= 156 {
+			sum += int(b)
+		}
+	}
+	want, err := parseOctal(data[148:156])
+	return err == nil && want == int64(sum)
+}
+
+func tarHeader(data []byte) (n int, ok bool) {
+	n = 512
+	if size, err := parseOctal(data[124:136]); err == nil && size >= 0 && size < typedSmall {
+		n += int(size+511) &^ 511
+	}
+	return n, true
+}
+
+func parseOctal(field []byte) (int64, error) {
+	return strconv.ParseInt(strings.Trim(string(field), " \x00"), 8, 64)
+}
+
+// firstPart returns the first place in data, other than its first bytes, where
+// a part of a known format begins or ends, or 0.
+func firstPart(data []byte) int {
+	best := len(data)
+	for _, p := range parts {
+		for from := typedSmall; from < best; {
+			// The sign of a part may stand as much as a header behind its start.
+			i := bytes.Index(data[from:min(best+typedHead, len(data))], []byte(p.sign))
+			if i < 0 {
+				break
+			}
+			if at := p.at(data, from+i); at >= typedSmall && at < best {
+				best = at
+				break
+			}
+			from += i + 1
+		}
+	}
+	if best == len(data) {
+		return 0
+	}
+	return best
+}
+
+// parts are the signs by which firstPart finds parts, and for each a function
+// that returns the place that the sign at i stands for, or 0 if none.
+var parts = []struct {
+	sign string
+	at   func(data []byte, i int) int
+}{
+	{"PK\x03\x04", func(_ []byte, i int) int { return i }},
+	{"PK\x01\x02", func(data []byte, i int) int { // the first entry of a directory
+		if bytes.HasPrefix(data, []byte("PK\x01\x02")) {
+			return 0
+		}
+		return i
+	}},
+	{"\xff\xd8\xff", func(_ []byte, i int) int { return i }},
+	{"ID3", func(data []byte, i int) int {
+		if isID3(data[i:]) {
+			return i
+		}
+		return 0
+	}},
+	{"ustar", func(data []byte, i int) int {
+		if i >= 257 && isTar(data[i-257:]) {
+			return i - 257
+		}
+		return 0
+	}},
+	{"stream", func(data []byte, i int) int { // of PDF
+		rest := data[i+len("stream"):]
+		switch {
+		case bytes.HasSuffix(data[:i], []byte("end")):
+			return i - len("end")
+		case bytes.HasPrefix(rest, []byte("\r\n")):
+			return i + len("stream\r\n")
+		case bytes.HasPrefix(rest, []byte("\n")):
+			return i + len("stream\n")
+		}
+		return 0
+	}},
+}

@@ -1,0 +1,103 @@
+package chunking
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// archive returns an archive or another file of a format with parts.
+func archive(rng *rand.Rand) []byte {
+	var b bytes.Buffer
+	members := make([][]byte, 1+rng.IntN(4))
+	for i := range members {
+		members[i] = sample(rng, "random", rng.IntN(20<<10))
+	}
+	switch rng.IntN(5) {
+	case 0:
+		zipOf(&b, members)
+	case 1:
+		tarOf(&b, members)
+	case 2:
+		b.Write(jpegOf(members[0]))
+	case 3:
+		b.WriteString("ID3\x03\x00\x00\x00\x00\x02\x01")
+		b.Write(members[0])
+		b.WriteString("TAG")
+		b.Write(make([]byte, 125))
+	case 4:
+		for _, m := range members {
+			fmt.Fprintf(&b, "1 0 obj <</Length %d>> stream\n%s\nendstream\nendobj\n", len(m), m)
+		}
+	}
+	return b.Bytes()
+}
+
+func zipOf(b *bytes.Buffer, members [][]byte) {
+	w := zip.NewWriter(b)
+	for i, m := range members {
+		f, _ := w.CreateRaw(&zip.FileHeader{Name: fmt.Sprint("member", i), CompressedSize64: uint64(len(m)), UncompressedSize64: uint64(len(m))})
+		f.Write(m)
+	}
+	w.Close()
+}
+
+func tarOf(b *bytes.Buffer, members [][]byte) {
+	w := tar.NewWriter(b)
+	for i, m := range members {
+		w.WriteHeader(&tar.Header{Name: fmt.Sprint("member", i), Size: int64(len(m)), Mode: 0o644})
+		w.Write(m)
+	}
+	w.Close()
+}
+
+func jpegOf(picture []byte) []byte {
+	exif := bytes.Repeat([]byte("exif"), 600)
+	return slices.Concat([]byte{0xff, 0xd8, 0xff, 0xe1, byte((len(exif) + 2) >> 8), byte(len(exif) + 2)}, exif, []byte{0xff, 0xda, 0, 8}, picture)
+}
+
+// TestTyped: a member is the same chunks in whatever archive it lies.
+func TestTyped(t *testing.T) {
+	rng := newRand(t)
+	c := newChunker(t, "Typed-8", randomKey(rng))
+	member := sample(rng, "random", 60<<10)
+	chunks := func(data []byte) (cs [][]byte) {
+		start := 0
+		for _, end := range c.Ends(nil, data, true) {
+			cs = append(cs, data[start:end])
+			start = end
+		}
+		return cs
+	}
+	contains := func(cs [][]byte, chunk []byte) bool {
+		return slices.ContainsFunc(cs, func(x []byte) bool { return bytes.Equal(x, chunk) })
+	}
+	alone := chunks(member)
+	var zipped, tarred bytes.Buffer
+	others := [][]byte{sample(rng, "random", 1001), member, sample(rng, "text", 777)}
+	zipOf(&zipped, others)
+	tarOf(&tarred, others)
+	for name, data := range map[string][]byte{
+		"zip":  zipped.Bytes(),
+		"tar":  tarred.Bytes(),
+		"jpeg": jpegOf(append([]byte(nil), member...)),
+		"pdf":  fmt.Appendf(nil, "%%PDF-1.4\n%s1 0 obj stream\n%s", bytes.Repeat([]byte("% comment\n"), 100), append(slices.Clone(member), "endstream"...)),
+	} {
+		cs := chunks(data)
+		shared := 0
+		for _, chunk := range alone {
+			if contains(cs, chunk) {
+				shared++
+			}
+		}
+		// The picture begins with its marker, and the padding of tar lies
+		// behind the data, so that the chunks at the ends may differ.
+		if shared < len(alone)-2 {
+			t.Errorf("%s: %d of the member's %d chunks are found", name, shared, len(alone))
+		}
+	}
+}
