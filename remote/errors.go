@@ -93,10 +93,10 @@ func kindOf(err error) error {
 // httpStatus returns the HTTP status of 400 or more that an error in the chain
 // carries in a method or field of the usual names, or 0.
 func httpStatus(err error) int {
-	switch e := err.(type) {
-	case nil:
+	if err == nil {
 		return 0
-	case interface{ HTTPStatusCode() int }:
+	}
+	if e, ok := err.(interface{ HTTPStatusCode() int }); ok && e.HTTPStatusCode() >= 400 {
 		return e.HTTPStatusCode()
 	}
 	if status := statusField(reflect.ValueOf(err)); status != 0 {
@@ -123,7 +123,12 @@ func statusField(v reflect.Value) int {
 		return 0
 	}
 	for _, name := range []string{"StatusCode", "HTTPStatusCode", "Status", "Code"} {
-		if f := v.FieldByName(name); f.IsValid() && f.CanInt() && f.Int() >= 400 && f.Int() < 600 {
+		field, ok := v.Type().FieldByName(name)
+		if !ok {
+			continue
+		}
+		f, err := v.FieldByIndexErr(field.Index) // an error if it is in an embedded struct that is nil
+		if err == nil && f.CanInt() && f.Int() >= 400 && f.Int() < 600 {
 			return int(f.Int())
 		}
 	}

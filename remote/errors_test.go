@@ -30,6 +30,10 @@ type codeError struct {
 
 func (e codeError) Error() string { return e.Body }
 
+type embeddingError struct{ *httpError }
+
+func (embeddingError) Error() string { return "embeds nothing" }
+
 type smithyError struct{ status int }
 
 func (e smithyError) Error() string       { return "api error" }
@@ -66,6 +70,8 @@ func TestKindOf(t *testing.T) {
 		{&httpError{500, "internal"}, nil},
 		{errors.New("something else"), nil},
 		{codeError{Code: 7}, nil},
+		{embeddingError{}, nil},
+		{embeddingError{&httpError{401, ""}}, ErrAuth},
 		{dial(syscall.ECONNREFUSED), ErrUnreachable},
 		{dial(syscall.EHOSTUNREACH), ErrUnreachable},
 		{&net.DNSError{Err: "server misbehaving", Name: "h"}, ErrUnreachable},

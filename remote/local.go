@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"sync"
+	"syscall"
 )
 
 // A dir is a backend in a local directory. rclone has one too, and as fast: this
@@ -49,7 +50,17 @@ func openDir(path string, create bool, up, down *limit) (*dir, error) {
 	return d, root.Close()
 }
 
-func (d *dir) create(context.Context) error { return os.MkdirAll(d.path, 0o777) }
+func (d *dir) create(context.Context) error {
+	if err := os.MkdirAll(d.path, 0o777); err != nil {
+		return err
+	}
+	parent, err := os.Open(filepath.Dir(d.path))
+	if err != nil {
+		return nil // what we may not read we cannot sync
+	}
+	defer parent.Close()
+	return syncDir(parent)
+}
 
 // open returns the root, or ErrRootGone.
 func (d *dir) open() (*os.Root, error) {
@@ -287,11 +298,24 @@ func (d *dir) sync(ctx context.Context, names map[string]bool) error {
 		}
 	}
 	for name := range dirs {
-		if err := syncFile(root, name); err != nil {
+		f, err := root.Open(name)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(syncDir(f), f.Close()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// syncDir syncs a directory where the file system knows how to.
+func syncDir(f *os.File) error {
+	err := f.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) {
+		return nil
+	}
+	return err
 }
 
 func syncFile(root *os.Root, name string) error {
