@@ -1,5 +1,18 @@
 package store
 
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dedupfs/dedupfs/remote"
+	"github.com/dedupfs/dedupfs/store/internal/seal"
+	"golang.org/x/sync/errgroup"
+)
+
 // CheckOptions are options of Check. Nil is the defaults.
 type CheckOptions struct {
 	// ReadData reads every byte of all multichunks instead of their tables only. Default false.
@@ -8,28 +21,337 @@ type CheckOptions struct {
 	// Subset limits what ReadData reads. The zero value is all.
 	Subset Subset
 
-	// Progress, unless nil, is told how much of a stage is done, in units of that stage. It is called from one goroutine.
+	// Progress, unless nil, is told how much of a stage is done, in units of that stage; total is 0 where it is not known.
+	// It is called by one goroutine at a time.
 	Progress func(done, total int64, stage string)
 }
 
-// Subset is a share of all multichunks: those whose number is Part modulo Parts, by their names, counted from 1. The zero
-// Subset is all of them.
+// Subset is a share of all multichunks: part number Part of Parts, counted from 1. Multichunks go to parts by their random
+// names, so that all parts together are all multichunks. The zero Subset is all of them.
 type Subset struct{ Part, Parts int }
+
+// has reports whether multichunk n is in s.
+func (s Subset) has(n Name) bool {
+	return s.Parts < 2 || (int(n[0])<<16|int(n[1])<<8|int(n[2]))%s.Parts == s.Part-1
+}
 
 // Damage is what is wrong with one object.
 type Damage struct {
 	Object     string // name on the remote
 	Err        error
-	IDs        []ID // of chunks and nodes that are lost with it, as far as anything refers to them
-	Repairable bool // whether all of them lie intact elsewhere too
+	IDs        []ID // of chunks and nodes that heads and snapshots need and that cannot be read from this object
+	Repairable bool // whether all of IDs lie intact elsewhere too; always false for what is no multichunk
 }
 
 // CheckReport is what Check has found.
 type CheckReport struct {
 	Objects int64 // looked at
-	Bytes   int64 // of them, on the remote
+	Bytes   int64 // of them on the remote, as far as the storage tells
 	Nodes   int64 // walked
-	Chunks  int64 // referred to
+	Chunks  int64 // referred to, each counted once
 	Damages []Damage
-	Foreign []string // names below the root that are none of ours, and are left alone
+
+	Foreign     []string // names that are none of ours and are left alone, at most maxForeign
+	HalfWritten []string // multichunks that nothing needs and that a put which broke off has left
+}
+
+// maxForeign bounds CheckReport.Foreign.
+const maxForeign = 1000
+
+// Check looks for damage: it lists everything, opens key slots, keyrings, registrations and all commits, reads the table of
+// every multichunk or, with ReadData, all of it, and walks from every head and its snapshots through all nodes to see
+// that what they refer to is there. It changes nothing. Damage is in the report and no error; an error is one of the storage
+// or of ctx, and means that the check is not complete.
+//
+// Memory: nine bytes for every chunk in the repository and about sixty for every node and multichunk, and a few multichunks.
+func (r *Repository) Check(ctx context.Context, o *CheckOptions) (*CheckReport, error) {
+	if o == nil {
+		o = new(CheckOptions)
+	}
+	c := &checker{r: r, o: *o, sizes: map[Name]int64{}, half: map[Name]bool{}, commits: map[chain]map[Seq][]string{},
+		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
+	for _, stage := range []func(context.Context) error{
+		c.listAll, c.checkKeys, c.checkRegistrations, c.checkCommits, c.checkMultichunks, c.checkTrees,
+	} {
+		if err := stage(ctx); err != nil {
+			return nil, fmt.Errorf("check: %w", err)
+		}
+	}
+	c.conclude()
+	return &c.report, nil
+}
+
+// checker is one run of Check.
+type checker struct {
+	r *Repository
+	o CheckOptions
+
+	// What has been listed.
+	keys, keyrings, repositories, registrations []string
+	commits                                     map[chain]map[Seq][]string
+	sizes                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
+
+	roots []Ref // of all heads
+
+	mu     sync.Mutex // guards all below
+	report CheckReport
+	done   int64 // of this stage
+	known  idSet // all ids that stand in an intact table, and in an intact group if that was looked at
+	nodes  map[fingerprint]Hint
+	half   map[Name]bool // multichunks whose length is none of ours, but for those that a commit announces
+	broken map[Name]*brokenMultichunk
+}
+
+// brokenMultichunk collects what is wrong with one multichunk.
+type brokenMultichunk struct {
+	errs    []error
+	noTable bool // what it held is not known
+	held    []ID // listed in its table, but not to be read
+	lost    []ID // referred to, and nowhere else
+	dup     []ID // referred to, and intact elsewhere
+}
+
+// damaged notes what is wrong with an object that is no multichunk.
+func (c *checker) damaged(object string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var about *ObjectError
+	if errors.As(err, &about) {
+		object, err = about.Object, about.Err
+	}
+	for _, d := range c.report.Damages {
+		if d.Object == object && d.Err.Error() == err.Error() {
+			return
+		}
+	}
+	c.report.Damages = append(c.report.Damages, Damage{Object: object, Err: err})
+}
+
+// breakMultichunk notes what is wrong with multichunk n and returns what is known of it. c.mu is held.
+func (c *checker) breakMultichunk(n Name, err error) *brokenMultichunk {
+	b := c.broken[n]
+	if b == nil {
+		b = new(brokenMultichunk)
+		c.broken[n] = b
+	}
+	same := func(e error) bool { return e.Error() == err.Error() }
+	if !slices.ContainsFunc(b.errs, same) {
+		b.errs = append(b.errs, err)
+	}
+	return b
+}
+
+// step counts one more thing done in a stage.
+func (c *checker) step(total int64, stage string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.done++
+	if c.o.Progress != nil {
+		c.o.Progress(c.done, total, stage)
+	}
+}
+
+// each runs fn for all items of a stage, several at a time, and stops at the first error.
+func each[T any](ctx context.Context, c *checker, stage string, workers int, items []T, fn func(context.Context, T) error) error {
+	c.done = 0
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(workers)
+	for _, item := range items {
+		if ctx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			if err := fn(ctx, item); err != nil {
+				return err
+			}
+			c.step(int64(len(items)), stage)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// small reads the object name and hands it to open, whose errors are damage.
+func (c *checker) small(ctx context.Context, name string, open func(wire []byte) error) error {
+	wire, err := c.r.st.Get(ctx, name, 0, -1)
+	switch {
+	case errors.Is(err, remote.ErrNotExist):
+		return nil // deleted since it was listed
+	case err != nil:
+		return fmt.Errorf("get %s: %w", name, err)
+	}
+	if err := open(wire); err != nil {
+		c.damaged(name, err)
+	}
+	return nil
+}
+
+// checkKeys opens what opens the repository. Slots cannot be opened without their passwords, but carry a hash.
+func (c *checker) checkKeys(ctx context.Context) error {
+	r := c.r
+	r.keyMu.Lock()
+	identity := r.identity
+	r.keyMu.Unlock()
+	open := func(name string, wire []byte) error {
+		dir, last, _ := strings.Cut(name, "/")
+		id, _ := parseID(last)
+		switch dir {
+		case keysDir:
+			_, err := seal.ParseSlot(r.cfg.Repository, id, wire)
+			return err
+		case keyringDir:
+			_, _, err := identity.OpenKeyring(id, wire)
+			return err
+		default:
+			plain, _, err := r.keys.OpenPadded(seal.KindRepository, name, wire)
+			if err == nil {
+				_, err = parseConfig(plain)
+			}
+			return err
+		}
+	}
+	// Another repository object is what an init that stopped half-way has left, for Open refuses two whole ones.
+	own := objectName(repositoryDir, seal.ID(r.cfg.Repository))
+	for _, name := range c.repositories {
+		if name != own {
+			c.report.Foreign = append(c.report.Foreign, name)
+		}
+	}
+	names := append(slices.Concat(c.keys, c.keyrings), own)
+	return each(ctx, c, "keys", parallel, names, func(ctx context.Context, name string) error {
+		return c.small(ctx, name, func(wire []byte) error {
+			err := open(name, wire)
+			if errors.Is(err, seal.ErrForeign) || errors.Is(err, seal.ErrNotListed) {
+				return nil // left by an init that stopped half-way, or by a slot that was removed
+			}
+			return err
+		})
+	})
+}
+
+func (c *checker) checkRegistrations(ctx context.Context) error {
+	return each(ctx, c, "clients", parallel, c.registrations, func(ctx context.Context, name string) error {
+		return c.small(ctx, name, func(wire []byte) error {
+			_, err := c.r.openRegistration(name, wire)
+			return err
+		})
+	})
+}
+
+// checkCommits opens all commits, sees that each follows the one before it, and takes the roots of all heads.
+func (c *checker) checkCommits(ctx context.Context) error {
+	var chains []chain
+	for ch := range c.commits {
+		chains = append(chains, ch)
+	}
+	err := each(ctx, c, "commits", parallel, chains, c.checkChain)
+	if err != nil {
+		return err
+	}
+	heads, err := c.r.Poll(ctx, new(Trust))
+	for _, e := range flatten(err) {
+		var forked *ForkError
+		var gone *RollbackError
+		var about *ObjectError
+		switch {
+		case errors.As(e, &about):
+			c.damaged("", e)
+		case errors.As(e, &forked):
+			c.damaged(c.r.commitName(forked.A), e)
+		case errors.As(e, &gone):
+			c.damaged(c.r.commitName(gone.Accepted), e)
+		default:
+			return e
+		}
+	}
+	for _, h := range heads {
+		commit, err := c.r.GetCommit(ctx, h)
+		if err != nil {
+			return err
+		}
+		c.roots = append(c.roots, commit.Root, commit.Snapshots)
+	}
+	return nil
+}
+
+// flatten returns the errors that err joins.
+func flatten(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, flatten(e)...)
+		}
+		return all
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
+// checkChain opens the commits of one incarnation in their order.
+func (c *checker) checkChain(ctx context.Context, ch chain) error {
+	listed := c.commits[ch]
+	seqs := sortedDown(listed)
+	slices.Reverse(seqs)
+	before := map[CommitHash]bool{}
+	for i, seq := range seqs {
+		if i > 0 && seq != seqs[i-1]+1 {
+			c.damaged(fmt.Sprintf("%s/%s-", groupDir(ch, (seq-1).group()), (seq-1).digits()), fmt.Errorf("commit: %w", ErrNotFound))
+			clear(before)
+		}
+		these := map[CommitHash]bool{}
+		for _, name := range listed[seq] {
+			err := c.small(ctx, name, func(wire []byte) error {
+				commit, err := c.r.openCommit(name, wire)
+				if err != nil {
+					return err
+				}
+				these[commit.hash] = true
+				c.announced(commit)
+				if len(before) > 0 && !before[commit.Prev] {
+					return corruptf("commit does not follow the one before it")
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		before = these
+	}
+	return nil
+}
+
+// announced notes which multichunks a commit says are whole.
+func (c *checker) announced(commit *Commit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range commit.Multichunks {
+		delete(c.half, commit.Multichunks[i].Name)
+	}
+}
+
+// conclude turns broken multichunks into damages, and sorts these by object.
+func (c *checker) conclude() {
+	for n, b := range c.broken {
+		if c.half[n] && len(b.lost)+len(b.dup) == 0 {
+			c.report.HalfWritten = append(c.report.HalfWritten, ObjectName(n))
+			continue
+		}
+		d := Damage{Object: ObjectName(n), Err: errors.Join(b.errs...), Repairable: len(b.lost) == 0}
+		for _, id := range b.held {
+			if c.known.marked(id) {
+				b.dup = append(b.dup, id)
+			}
+		}
+		d.IDs = uniqueIDs(append(b.lost, b.dup...))
+		c.report.Damages = append(c.report.Damages, d)
+	}
+	slices.SortFunc(c.report.Damages, func(a, b Damage) int { return strings.Compare(a.Object, b.Object) })
+	slices.Sort(c.report.Foreign)
+	slices.Sort(c.report.HalfWritten)
 }
