@@ -154,14 +154,14 @@ func (c *checker) step(total int64, stage string) {
 // each runs fn for all items of a stage, several at a time, and stops at the first error.
 func each[T any](ctx context.Context, c *checker, stage string, workers int, items []T, fn func(context.Context, T) error) error {
 	c.done = 0
-	group, ctx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(workers)
 	for _, item := range items {
-		if ctx.Err() != nil {
+		if groupCtx.Err() != nil {
 			break
 		}
 		group.Go(func() error {
-			if err := fn(ctx, item); err != nil {
+			if err := fn(groupCtx, item); err != nil {
 				return err
 			}
 			c.step(int64(len(items)), stage)
