@@ -11,7 +11,7 @@ import (
 )
 
 // Affected calls fn for every file that needs a chunk or node that is lost, in the states that the newest commits name and in
-// all snapshots: path is CURRENT or the snapshot's name, a colon, and the file's path. Of a lost node of the tree itself, whose
+// all snapshots: path is "current" or the snapshot's name, a colon, and the file's path. Of a lost node of the tree itself, whose
 // records nobody can tell, path is the state alone. Other nodes that cannot be read are passed over.
 func Affected(ctx context.Context, ca *cache.Cache, repo *store.Repository, lost func(store.ID) bool, fn func(path string, id store.ID)) error {
 	a := &affected{ca: ca, repo: repo, lost: lost, clean: map[store.ID]bool{}}

@@ -102,6 +102,7 @@ func (m *model) step() {
 		_, err := v.Mkdir(ctx, ino, []byte(name), 0o755, Cred{})
 		if m.check("mkdir", err, exists(old)) {
 			d.dir[name] = newDirNode()
+			d.dir[name].mode |= d.mode & 0o2000 // inherited
 			d.nlink++
 		}
 	case 2:
@@ -368,7 +369,7 @@ func firstDiff(a, b []byte) int {
 
 func (m *model) compareXattrs(ino Ino, n *modelNode, path string) {
 	m.t.Helper()
-	names, err := m.e.v.xattrNames(ctx, ino)
+	names, err := m.e.v.Listxattr(ctx, ino)
 	if err != nil || !slices.Equal(names, slices.Sorted(maps.Keys(n.xattrs))) {
 		m.fatalf("%s: xattrs %q, %v, want %q", path, names, err, slices.Sorted(maps.Keys(n.xattrs)))
 	}

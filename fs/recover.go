@@ -19,6 +19,7 @@ func (v *Volume) replay(ctx context.Context, from cache.Pos) error {
 		case logWrite:
 			err = v.replayWrite(ctx, body, data, int64(n))
 		case logChunk:
+			err = v.replayChunk(ctx, data, n)
 		default:
 			err = fmt.Errorf("type %d: %w", typ, errLogRecord)
 		}
@@ -34,6 +35,16 @@ func (v *Volume) replay(ctx context.Context, from cache.Pos) error {
 		in.logged = false // the log that is written from now on is replayed from a later place
 	}
 	return nil
+}
+
+// replayChunk makes the place of a chunk known again: a record that follows may refer to it.
+func (v *Volume) replayChunk(ctx context.Context, data cache.Pos, n int) error {
+	b := make([]byte, n)
+	if err := v.log.ReadAt(b, data); err != nil {
+		return err
+	}
+	_, err := v.ca.AddChunk(ctx, v.repo.ChunkID(b), b, cache.Place{{Pos: data, Len: uint32(n)}})
+	return err
 }
 
 func (v *Volume) replayChange(ctx context.Context, body []byte) error {

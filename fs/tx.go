@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/dedupfs/dedupfs/cache"
 	"github.com/dedupfs/dedupfs/store"
 )
 
 // Types of log records.
 const (
-	logChange = 1 // edits of records and operations on contents, one transaction
-	logWrite  = 2 // bytes written to a file
-	logChunk  = 3 // bytes of a chunk that did not stand in the log as a whole; nothing to replay
+	logChange = cache.FirstType + iota // edits of records and operations on contents, one transaction
+	logWrite                           // bytes written to a file
+	logChunk                           // bytes of a chunk that no file's content refers to yet
 )
 
 // tx stages one change of the volume. It runs under Volume.cutMu (shared) and Volume.mu, reads the state before the

@@ -77,17 +77,8 @@ func (v *Volume) Getxattr(ctx context.Context, ino Ino, name string) ([]byte, er
 	return v.xattrValue(ctx, e)
 }
 
-// Listxattr returns the names of ino's extended attributes in order, each ended by a zero byte, as listxattr(2) does.
-func (v *Volume) Listxattr(ctx context.Context, ino Ino) ([]byte, error) {
-	names, err := v.xattrNames(ctx, ino)
-	var list []byte
-	for _, name := range names {
-		list = append(append(list, name...), 0)
-	}
-	return list, err
-}
-
-func (v *Volume) xattrNames(ctx context.Context, ino Ino) (names []string, err error) {
+// Listxattr returns the names of ino's extended attributes in order.
+func (v *Volume) Listxattr(ctx context.Context, ino Ino) (names []string, err error) {
 	if isSnapshotIno(ino) {
 		return v.snapshots.listxattr(ctx, ino)
 	}
