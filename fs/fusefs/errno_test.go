@@ -1,14 +1,11 @@
 package fusefs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -55,24 +52,6 @@ func TestErrno(t *testing.T) {
 				t.Errorf("errno(%v) = %v, want %v", tc.err, got, tc.want)
 			}
 		})
-	}
-}
-
-func TestEIOIsLogged(t *testing.T) {
-	var text bytes.Buffer
-	r := newRaw(newMemVolume(), (&Options{Log: slog.New(slog.NewTextHandler(&text, nil))}).withDefaults())
-	h := &fuse.InHeader{NodeId: 42}
-	c := r.begin("read", h, nil)
-	defer c.end()
-
-	if got := r.answer(c, syscall.ENOENT); got != fuse.ENOENT || text.Len() > 0 {
-		t.Errorf("answer(ENOENT) = %v, logged %q; want no line", got, text.String())
-	}
-	if got := r.answer(c, errors.New("surprise")); got != fuse.EIO {
-		t.Errorf("answer(surprise) = %v, want EIO", got)
-	}
-	if !strings.Contains(text.String(), "read of inode 42: surprise") {
-		t.Errorf("logged %q, want operation, inode and cause", text.String())
 	}
 }
 

@@ -17,10 +17,45 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"github.com/dedupfs/dedupfs/fs"
 )
+
+// mountMem mounts an empty volume in memory until the test ends.
+func mountMem(t *testing.T, o *Options) (mnt string, v *memVolume, s *Server) {
+	t.Helper()
+	v = newMemVolume()
+	mnt = t.TempDir()
+	return mnt, v, mount(t, v, mnt, o)
+}
+
+func mount(t *testing.T, v *memVolume, dir string, o *Options) *Server {
+	t.Helper()
+	if _, err := os.Stat("/dev/fuse"); err != nil {
+		t.Skip("this system has no FUSE")
+	}
+	if o == nil {
+		o = &Options{}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	s, err := Mount(ctx, v, dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Unmount(); err != nil {
+			t.Error(err)
+			s.Detach()
+		}
+	})
+	return s
+}
 
 // counter counts operations of a volume.
 type counter struct {
@@ -594,4 +629,22 @@ func countStaying(t *testing.T, dir string) (n int) {
 		}
 	}
 	return n
+}
+
+func TestEIOIsLogged(t *testing.T) {
+	var text bytes.Buffer
+	r := newRaw(newMemVolume(), (&Options{Log: slog.New(slog.NewTextHandler(&text, nil))}).withDefaults())
+	h := &fuse.InHeader{NodeId: 42}
+	c := r.begin("read", h, nil)
+	defer c.end()
+
+	if got := r.answer(c, syscall.ENOENT); got != fuse.ENOENT || text.Len() > 0 {
+		t.Errorf("answer(ENOENT) = %v, logged %q; want no line", got, text.String())
+	}
+	if got := r.answer(c, errors.New("surprise")); got != fuse.EIO {
+		t.Errorf("answer(surprise) = %v, want EIO", got)
+	}
+	if !strings.Contains(text.String(), "read of inode 42: surprise") {
+		t.Errorf("logged %q, want operation, inode and cause", text.String())
+	}
 }
