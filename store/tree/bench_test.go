@@ -118,6 +118,9 @@ func randomChanges(rnd *rand.Rand, among, n int) []Edit {
 // BenchmarkNodeSize is the measurement behind the default sizes (docs/tree.md): what one commit writes, by size of nodes, kind and
 // number of records, and number of edits at random places.
 func BenchmarkNodeSize(b *testing.B) {
+	if testing.Short() {
+		b.Skip("takes a minute")
+	}
 	for _, kind := range []struct {
 		name   string
 		record func(i, version int) store.Entry
@@ -187,7 +190,7 @@ func measureCommits(b *testing.B, record func(i, version int) store.Entry, recor
 	st.zw, _ = zstd.NewWriter(nil)
 	built := len(st.nodes)
 	rnd := rand.New(rand.NewPCG(1, 1))
-	for _, n := range []int{1, 100} {
+	for _, n := range []int{1, 4, 100} {
 		st.saves, st.plain, st.packed = 0, 0, 0
 		commits := 200 / n * 2
 		for range commits {

@@ -2,8 +2,11 @@ package tree
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -121,9 +124,11 @@ func TestNoOp(t *testing.T) {
 	if got.root != tr.root || st.saves > 0 {
 		t.Errorf("root %v, was %v; %d saves", got.root, tr.root, st.saves)
 	}
+	changed := inodeRecord(5001, 1)
+	got = mustApply(t, tr, append(one(inodeRecord(4999, 0)), append(edits[3:4:4], Edit{changed.Key, &changed})...))
 	e, _, _ := got.Get(t.Context(), inodeKey(5000))
-	if !e.Refs[0].Hint.IsZero() {
-		t.Errorf("hint is %v, was zero", e.Refs[0].Hint)
+	if e.Refs[0].Hint != (store.Hint{}) || got.root == tr.root {
+		t.Errorf("beside a change, the hint of a record that stays is %v, was zero", e.Refs[0].Hint)
 	}
 }
 
@@ -177,7 +182,7 @@ func nodeRefs(t testing.TB, tr *Tree) map[store.ID]store.Ref {
 }
 
 // TestPrefetch reads all of a tree: what is loaded in the end was announced before, once, except the first leaves; a look at
-// a single leaf announces nothing.
+// a single leaf announces nothing, and at a few leaves a few.
 func TestPrefetch(t *testing.T) {
 	st, tr := costTree(t)
 	announced := map[store.ID]int{}
@@ -197,7 +202,15 @@ func TestPrefetch(t *testing.T) {
 	if len(announced) > 0 {
 		t.Errorf("three records announce %d nodes", len(announced))
 	}
+	for range 100 { // two or three leaves
+		it.Next(t.Context())
+	}
+	if len(announced) == 0 || len(announced) > 20 {
+		t.Errorf("100 records announce %d nodes", len(announced))
+	}
+	clear(announced)
 	st.reset()
+	late = 0
 	records(t, tr)
 	missed := 0
 	for id, n := range st.loaded {
@@ -260,5 +273,47 @@ func TestNodeSizes(t *testing.T) {
 	target := float64(tr.opt.Target)
 	if mean < 0.9*target || mean > 1.1*target || weighted > 1.15*mean || largest > 3*tr.opt.Target {
 		t.Errorf("leaves of %.0f bytes, weighted %.0f, largest %d; target %.0f", mean, weighted, largest, target)
+	}
+}
+
+// forgetfulStore keeps nothing.
+type forgetfulStore struct{ saves uint64 }
+
+func (s *forgetfulStore) Load(context.Context, store.Ref) (*store.Node, error) {
+	return nil, errors.New("nothing is kept")
+}
+
+func (s *forgetfulStore) Save(context.Context, *store.Node) (store.Ref, error) {
+	s.saves++
+	ref := store.Ref{Kind: store.RefNode}
+	binary.LittleEndian.PutUint64(ref.ID[:], s.saves)
+	return ref, nil
+}
+
+// TestMemory makes a tree of many edits and looks at the heap before the first and after the last.
+func TestMemory(t *testing.T) {
+	n := rounds(500_000, 10_000_000)
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, after := heap(), uint64(0)
+	edits := func(yield func(Edit) bool) {
+		for i := range n {
+			e := store.Entry{Key: inodeKey(i), Value: make([]byte, 100)}
+			if !yield(Edit{e.Key, &e}) {
+				return
+			}
+		}
+		after = heap()
+	}
+	st := &forgetfulStore{}
+	if _, err := New(st, store.Ref{}, Options{}).Apply(t.Context(), edits); err != nil || st.saves < 1000 {
+		t.Fatalf("Apply = %v after %d nodes", err, st.saves)
+	}
+	if after == 0 || after > before+1<<20 {
+		t.Errorf("heap is %d KiB after %d edits, was %d KiB", after>>10, n, before>>10)
 	}
 }

@@ -108,7 +108,7 @@ func TestDiffCost(t *testing.T) {
 			st.reset()
 			got := len(diff(t, tr, other))
 			t.Logf("%d differences: %d loads in %d levels", got, st.loads, depth)
-			if most := 2*depth*n + n + 20; got != n || st.loads > most {
+			if most := 2*depth*n + 4; got != n || st.loads > most {
 				t.Errorf("%d differences, want %d; %d loads, want at most %d", got, n, st.loads, most)
 			}
 		}

@@ -257,6 +257,9 @@ func checkNode(t testing.TB, tr *Tree, n *store.Node, last bool) {
 		if want := i == len(n.Entries)-1; ends != want && !(want && last) {
 			t.Fatalf("level %d: end after entry %d of %d is %t", n.Level, i, len(n.Entries), ends)
 		}
+		if before := total - entrySize(e); before >= tr.opt.Max && i >= minChildren {
+			t.Fatalf("level %d: entry %d of %d comes after %d bytes", n.Level, i, len(n.Entries), before)
+		}
 		if n.Level > 0 {
 			c, err := tr.child(t.Context(), n, i)
 			if err != nil {
@@ -264,5 +267,8 @@ func checkNode(t testing.TB, tr *Tree, n *store.Node, last bool) {
 			}
 			checkNode(t, tr, c, last && i == len(n.Entries)-1)
 		}
+	}
+	if !last && (total < tr.opt.Min || n.Level > 0 && len(n.Entries) < minChildren) {
+		t.Fatalf("level %d: node of %d entries and %d bytes", n.Level, len(n.Entries), total)
 	}
 }

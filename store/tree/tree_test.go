@@ -3,9 +3,11 @@ package tree
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -106,6 +108,68 @@ func TestEdges(t *testing.T) {
 			}
 			check(t, got)
 		}
+	}
+}
+
+// TestLastBranch deletes all that comes before a node which, as the last of its level, has a single child: the root is then below it.
+func TestLastBranch(t *testing.T) {
+	rnd := newRand(t)
+	for found := 0; found < 20; {
+		st := newMemStore()
+		full := model{}
+		full.apply(randomEdits(rnd, full, 400, 5000))
+		tr := mustBuild(t, New(st, store.Ref{}, tinyOptions(rnd)), full.sorted())
+		n := st.nodes[tr.root.ID]
+		for n.Level > 1 && len(n.Entries) > 1 {
+			n = st.nodes[n.Entries[len(n.Entries)-1].Refs[0].ID]
+		}
+		if len(n.Entries) > 1 {
+			continue
+		}
+		found++
+		var edits []Edit
+		for e := range full.sorted() {
+			if bytes.Compare(e.Key, n.Entries[0].Key) < 0 {
+				edits = append(edits, Edit{Key: e.Key})
+			}
+		}
+		full.apply(edits)
+		got, want := mustApply(t, tr, edits), mustBuild(t, tr, full.sorted())
+		if !sameRef(got.root, want.root) {
+			t.Fatalf("%d records kept below a branch of level %d: root is not that of a new tree", len(full), n.Level)
+		}
+	}
+}
+
+// TestBoundaries pins where nodes begin. It is part of the format: another rule makes trees that share nothing with the old ones.
+func TestBoundaries(t *testing.T) {
+	for name, c := range map[string]struct {
+		opt  Options
+		want string
+	}{
+		"default": {Options{Key: [16]byte{1, 2, 3}}, "fb01182c6d7efefe53aa7b8c75d9650a"},
+		"small":   {Options{Key: [16]byte{1, 2, 3}, Min: 100, Target: 300, Max: 400}, "da6ac8ff83766c13c6b2d8600dcc71db"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := newMemStore()
+			tr := mustBuild(t, New(st, store.Ref{}, c.opt), inodeRecords(20_000))
+			h := sha256.New()
+			cur := cursor{t: tr}
+			for !cur.begun || len(cur.stack) > 0 {
+				e, level := cur.head()
+				if e != nil && level > 0 {
+					fmt.Fprintf(h, "%d %x\n", level-1, e.Key)
+				}
+				if e != nil && level == 0 {
+					cur.skip()
+				} else if err := cur.down(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := hex.EncodeToString(h.Sum(nil)[:16]); got != c.want {
+				t.Errorf("boundaries hash to %s, want %s", got, c.want)
+			}
+		})
 	}
 }
 

@@ -16,8 +16,8 @@ type writer struct {
 // level is the unfinished node of one level.
 type level struct {
 	entries []store.Entry
-	size    int // of entries
-	taken   int // entries ever put
+	size    int  // of entries
+	used    bool // an entry has been put, now or before
 
 	old    *store.Node // the node of the old tree whose entries are being put, if any
 	oldRef store.Ref
@@ -55,7 +55,7 @@ func (w *writer) put(ctx context.Context, lv int, e store.Entry) error {
 	size := entrySize(&e)
 	l.entries = append(l.entries, e)
 	l.size += size
-	l.taken++
+	l.used = true
 	if !w.t.rule.endsAfter(lv, e.Key, size, len(l.entries), l.size) {
 		return nil
 	}
@@ -95,7 +95,7 @@ func (w *writer) save(ctx context.Context, lv int, l *level) (store.Ref, error) 
 func (w *writer) finish(ctx context.Context) (store.Ref, error) {
 	for lv := 0; lv < len(w.levels); lv++ {
 		l := &w.levels[lv]
-		if lv > 0 && l.taken == 1 && w.highest() == lv {
+		if lv > 0 && len(l.entries) == 1 && w.highest() == lv {
 			return w.root(ctx, lv, l.entries[0].Refs[0])
 		}
 		if len(l.entries) == 0 {
@@ -108,10 +108,10 @@ func (w *writer) finish(ctx context.Context) (store.Ref, error) {
 	return store.Ref{}, nil
 }
 
-// highest returns the highest level that has taken an entry.
+// highest returns the highest level in use.
 func (w *writer) highest() int {
 	for lv := len(w.levels) - 1; lv > 0; lv-- {
-		if w.levels[lv].taken > 0 {
+		if w.levels[lv].used {
 			return lv
 		}
 	}
@@ -121,7 +121,7 @@ func (w *writer) highest() int {
 // root returns the root below the only entry of level lv, which is ref. A node made here has several children, or is a leaf; one taken
 // over unseen may have been the last of its level, with a single child, and then is a root no more than its parent was.
 func (w *writer) root(ctx context.Context, lv int, ref store.Ref) (store.Ref, error) {
-	if lv < 2 || w.levels[lv-1].taken > 0 {
+	if lv < 2 || w.levels[lv-1].used {
 		return ref, nil
 	}
 	n, err := w.t.load(ctx, ref)
