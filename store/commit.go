@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/store/internal/seal"
 )
 
@@ -423,26 +422,6 @@ func (r *Repository) openCommit(name string, wire []byte) (*Commit, error) {
 		r.forbidWriting(fmt.Errorf("%s has features %#x: %w", name, features.ReadOnly, ErrReadOnly))
 	}
 	return c, nil
-}
-
-// putSmall puts an object, reads it back, and makes it survive a power cut where that takes a step of its own.
-func putSmall(ctx context.Context, st remote.Storage, name string, wire []byte) error {
-	if err := st.Put(ctx, name, wire); err != nil {
-		return fmt.Errorf("put %s: %w", name, err)
-	}
-	got, err := st.Get(ctx, name, 0, -1)
-	if err != nil {
-		return fmt.Errorf("read back %s: %w", name, err)
-	}
-	if !bytes.Equal(got, wire) {
-		return fmt.Errorf("read back %s: %w", name, ErrCorrupt)
-	}
-	if s, ok := st.(remote.Syncer); ok {
-		if err := s.Sync(ctx); err != nil {
-			return fmt.Errorf("sync %s: %w", name, err)
-		}
-	}
-	return nil
 }
 
 // Dominates reports whether a has seen b, so that b is no head beside a.

@@ -127,7 +127,7 @@ func newInit(password []byte, o *InitOptions) (*newRepositoryObjects, error) {
 	}
 	keys := seal.NewKeyring(cfg.Repository)
 	listed := []seal.Listed{identity.List(name, cfg.Created), spare.List(recoveryName, cfg.Created)}
-	keyring, keyringWire, err := identity.SealKeyring(keys, listed)
+	keyring, keyringWire, err := identity.SealKeyring(keys, seal.Roster{Slots: listed})
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ type Slot struct {
 	Recovery bool // opened by a printed key, not by a password
 	KDF      KDF  // of passwords
 	Current  bool // the one that was opened
+	Removed  bool // it was removed, but the storage has refused to delete it: it still opens what it did then
 }
 
 // Slots returns all slots, the oldest first.
@@ -29,9 +30,14 @@ func (r *Repository) Slots(ctx context.Context) ([]Slot, error) {
 		return nil, fmt.Errorf("list key slots: %w", err)
 	}
 	defer c.end()
-	slots := make([]Slot, len(c.listed))
-	for i, s := range c.listed {
-		slots[i] = r.slotOf(s, c.objects.slots[s.ID])
+	var slots []Slot
+	for _, s := range c.listed {
+		slots = append(slots, r.slotOf(s, c.objects.slots[s.ID]))
+	}
+	for _, s := range c.undead {
+		slot := r.slotOf(s, c.objects.slots[s.ID])
+		slot.Removed = true
+		slots = append(slots, slot)
 	}
 	return slots, nil
 }
@@ -94,7 +100,8 @@ func (r *Repository) AddRecovery(ctx context.Context) (printed string, err error
 }
 
 // RemoveSlot makes a password or recovery key useless. The last one cannot be removed. Somebody who has kept a copy of the slot
-// object can still open what is sealed now; where the storage refuses to delete, everybody can who knows the old password, and the error says so.
+// object can still open what is sealed now; where the storage refuses to delete, everybody can who knows the old password, and the error says so. Then
+// removing can be tried again.
 func (r *Repository) RemoveSlot(ctx context.Context, idOrName string) error {
 	c, err := r.beginKeyChange(ctx)
 	if err != nil {
@@ -105,7 +112,7 @@ func (r *Repository) RemoveSlot(ctx context.Context, idOrName string) error {
 	if err != nil {
 		return fmt.Errorf("remove key slot: %w", err)
 	}
-	if len(c.listed) == 1 {
+	if len(c.listed) == 1 && c.listed[0].ID == s.ID {
 		return fmt.Errorf("remove key slot %q: it is the last one", s.Name)
 	}
 	if err := c.apply(ctx, nil, nil, &s); err != nil {
@@ -150,7 +157,9 @@ type keyChange struct {
 	r       *Repository
 	objects *openObjects
 	keys    *seal.Keyring
+	removed []seal.ID
 	listed  []seal.Listed // slots whose object is there
+	undead  []seal.Listed // the same, but they have been removed
 }
 
 func (r *Repository) beginKeyChange(ctx context.Context) (*keyChange, error) {
@@ -175,23 +184,26 @@ func (c *keyChange) load(ctx context.Context) (err error) {
 	if c.objects.id != c.r.cfg.Repository {
 		return fmt.Errorf("another repository lies there: %s", c.objects.id)
 	}
-	var listed []seal.Listed
-	if c.keys, listed, err = c.objects.unite(c.r.identity); err != nil {
-		if errors.Is(err, seal.ErrNotListed) {
-			return fmt.Errorf("%w: the key slot that this repository was opened with has been removed", ErrPassword)
-		}
+	keys, roster, err := c.objects.unite(c.r.identity)
+	if errors.Is(err, seal.ErrNotListed) {
+		return fmt.Errorf("%w: the key slot that this repository was opened with has been removed", ErrPassword)
+	}
+	if err != nil {
 		return err
 	}
-	for _, s := range listed {
+	c.keys, c.removed = keys, roster.Removed
+	for _, s := range roster.Slots {
 		there, err := c.isThere(ctx, s.ID)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if there {
+		case there && slices.Contains(c.removed, s.ID):
+			c.undead = append(c.undead, s)
+		case there:
 			c.listed = append(c.listed, s)
 		}
 	}
-	c.r.objects, c.r.listed = c.objects, c.listed
+	c.r.objects = c.objects
 	return nil
 }
 
@@ -214,7 +226,7 @@ func (c *keyChange) isThere(ctx context.Context, id seal.ID) (bool, error) {
 // find returns the slot with an id or a name.
 func (c *keyChange) find(idOrName string) (seal.Listed, error) {
 	var found []seal.Listed
-	for _, s := range c.listed {
+	for _, s := range slices.Concat(c.listed, c.undead) {
 		if hex.EncodeToString(s.ID[:]) == idOrName {
 			return s, nil
 		}
@@ -246,9 +258,10 @@ func (c *keyChange) apply(ctx context.Context, add *seal.Listed, wire []byte, re
 	if err := c.r.ReadOnly(); err != nil {
 		return err
 	}
-	listed := slices.Clone(c.listed)
+	listed, removed := slices.Clone(c.listed), c.removed
 	if remove != nil {
 		listed = slices.DeleteFunc(listed, func(s seal.Listed) bool { return s.ID == remove.ID })
+		removed = append(slices.DeleteFunc(removed, func(id seal.ID) bool { return id == remove.ID }), remove.ID)
 	}
 	if add != nil {
 		listed = append(listed, *add)
@@ -260,7 +273,7 @@ func (c *keyChange) apply(ctx context.Context, add *seal.Listed, wire []byte, re
 		}
 		c.objects.slots[add.ID] = wire
 	}
-	id, keyring, err := c.r.identity.SealKeyring(c.keys, listed)
+	id, keyring, err := c.r.identity.SealKeyring(c.keys, seal.Roster{Slots: listed, Removed: removed})
 	if err != nil {
 		return err
 	}
@@ -274,8 +287,6 @@ func (c *keyChange) apply(ctx context.Context, add *seal.Listed, wire []byte, re
 	}
 	c.deleteKeyrings(ctx)
 	c.objects.keyrings[id] = keyring
-	c.listed = listed
-	c.r.listed = listed
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -104,3 +105,28 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 
 // aboutObject reports whether err is about the bytes of an object, and would be the same if it were read again.
 func aboutObject(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFormat) }
+
+// putSmall puts an object, reads it back, and makes it survive a power cut where that takes a step of its own. An error that came although the
+// object is there is none.
+func putSmall(ctx context.Context, st remote.Storage, name string, wire []byte) error {
+	putErr := st.Put(ctx, name, wire)
+	if putErr != nil && (errors.Is(putErr, remote.ErrUnreachable) || ctx.Err() != nil) {
+		return fmt.Errorf("put %s: %w", name, putErr)
+	}
+	got, err := st.Get(ctx, name, 0, -1)
+	switch {
+	case err == nil && bytes.Equal(got, wire):
+	case putErr != nil:
+		return fmt.Errorf("put %s: %w", name, putErr)
+	case err != nil:
+		return fmt.Errorf("read back %s: %w", name, err)
+	default:
+		return fmt.Errorf("read back %s: %w", name, ErrCorrupt)
+	}
+	if s, ok := st.(remote.Syncer); ok {
+		if err := s.Sync(ctx); err != nil {
+			return fmt.Errorf("sync %s: %w", name, err)
+		}
+	}
+	return nil
+}

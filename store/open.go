@@ -166,7 +166,7 @@ func chooseRepository(repositories map[seal.ID][]byte) (seal.ID, error) {
 
 // open opens the repository with a password.
 func (o *openObjects) open(st remote.Storage, password []byte) (*Repository, error) {
-	identity, keys, listed, err := o.unlock(password)
+	identity, keys, err := o.unlock(password)
 	if err != nil {
 		return nil, err
 	}
@@ -190,12 +190,12 @@ func (o *openObjects) open(st remote.Storage, password []byte) (*Repository, err
 	if features.ReadOnly != 0 {
 		r.forbidWriting(fmt.Errorf("repository has features %#x: %w", features.ReadOnly, ErrReadOnly))
 	}
-	r.objects, r.identity, r.listed = o, identity, listed
+	r.objects, r.identity = o, identity
 	return r, nil
 }
 
 // unlock finds a slot that opens with password and unites the keyrings that are sealed to it.
-func (o *openObjects) unlock(password []byte) (*seal.Identity, *seal.Keyring, []seal.Listed, error) {
+func (o *openObjects) unlock(password []byte) (*seal.Identity, *seal.Keyring, error) {
 	slots, damaged := o.parseSlots()
 	for _, s := range slots {
 		identity, err := seal.OpenSlot(o.id, s.ID, o.slots[s.ID], password)
@@ -206,21 +206,21 @@ func (o *openObjects) unlock(password []byte) (*seal.Identity, *seal.Keyring, []
 			damaged = append(damaged, &ObjectError{objectName(keysDir, s.ID), err})
 			continue
 		}
-		keys, listed, err := o.unite(identity)
+		keys, _, err := o.unite(identity)
 		if errors.Is(err, seal.ErrNotListed) {
 			continue // it was removed, or adding it has stopped half-way
 		}
-		return identity, keys, listed, err
+		return identity, keys, err
 	}
 	switch {
 	case len(damaged) > 0:
-		return nil, nil, nil, fmt.Errorf("no intact key slot opens with this password: %w", errors.Join(damaged...))
+		return nil, nil, fmt.Errorf("no intact key slot opens with this password: %w", errors.Join(damaged...))
 	case len(slots) == 0:
-		return nil, nil, nil, corruptf("there is no key slot")
+		return nil, nil, corruptf("there is no key slot")
 	case seal.CheckRecovery(password) != nil:
-		return nil, nil, nil, fmt.Errorf("%w: this recovery key has a typing mistake", ErrPassword)
+		return nil, nil, fmt.Errorf("%w: this recovery key has a typing mistake", ErrPassword)
 	}
-	return nil, nil, nil, ErrPassword
+	return nil, nil, ErrPassword
 }
 
 // parseSlots returns the slots of this repository in the order in which to try them, those that cost little first.
@@ -243,16 +243,17 @@ func (o *openObjects) parseSlots() (slots []seal.Slot, damaged []error) {
 	return slots[:min(len(slots), seal.MaxSlots)], damaged
 }
 
-// unite opens the keyrings that are sealed to identity and returns what they hold together. Of the slots it returns all that
-// are listed, also those whose object is not there.
-func (o *openObjects) unite(identity *seal.Identity) (*seal.Keyring, []seal.Listed, error) {
+// unite opens the keyrings that are sealed to identity and returns what they hold together. The roster has all slots that any of them
+// lists, the oldest first, also those that are removed or whose object is not there.
+func (o *openObjects) unite(identity *seal.Identity) (*seal.Keyring, seal.Roster, error) {
 	var (
 		keys    *seal.Keyring
 		listed  = make(map[seal.ID]seal.Listed)
+		removed []seal.ID
 		damaged []error
 	)
 	for id, wire := range o.keyrings {
-		k, slots, err := identity.OpenKeyring(id, wire)
+		k, roster, err := identity.OpenKeyring(id, wire)
 		switch {
 		case errors.Is(err, seal.ErrForeign), errors.Is(err, seal.ErrNotListed):
 			continue
@@ -262,24 +263,25 @@ func (o *openObjects) unite(identity *seal.Identity) (*seal.Keyring, []seal.List
 		case keys == nil:
 			keys = k
 		case !keys.SameRoot(k):
-			return nil, nil, &ObjectError{objectName(keyringDir, id), corruptf("two keyrings disagree")}
+			return nil, seal.Roster{}, &ObjectError{objectName(keyringDir, id), corruptf("two keyrings disagree")}
 		default:
 			keys = keys.Union(k)
 		}
-		for _, s := range slots {
+		for _, s := range roster.Slots {
 			listed[s.ID] = s
 		}
+		removed = append(removed, slices.DeleteFunc(roster.Removed, func(id seal.ID) bool { return slices.Contains(removed, id) })...)
 	}
 	if keys == nil {
 		if len(damaged) == 0 {
-			return nil, nil, seal.ErrNotListed
+			return nil, seal.Roster{}, seal.ErrNotListed
 		}
-		return nil, nil, errors.Join(damaged...)
+		return nil, seal.Roster{}, errors.Join(damaged...)
 	}
 	slots := slices.SortedFunc(maps.Values(listed), func(a, b seal.Listed) int {
 		return cmp.Or(a.Created.Compare(b.Created), bytes.Compare(a.ID[:], b.ID[:]))
 	})
-	return keys, slots, nil
+	return keys, seal.Roster{Slots: slots, Removed: removed}, nil
 }
 
 const objectsVersion = 1

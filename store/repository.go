@@ -62,7 +62,6 @@ type Repository struct {
 
 	keyMu    sync.Mutex     // serializes changes of slots, and guards what follows
 	identity *seal.Identity // the slot that was opened
-	listed   []seal.Listed  // all slots
 	objects  *openObjects   // as last read
 }
 

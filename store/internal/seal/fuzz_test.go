@@ -61,7 +61,7 @@ func FuzzSlot(f *testing.F) {
 
 func FuzzKeyringBody(f *testing.F) {
 	id, _ := newSlot(f)
-	f.Add(appendBody(nil, NewKeyring(repository), []Listed{id.List("name", time.Unix(1, 0))}))
+	f.Add(appendBody(nil, NewKeyring(repository), Roster{Slots: []Listed{id.List("name", time.Unix(1, 0))}, Removed: []ID{{7}}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if got := allocated(func() {
 			_, _, err := parseBody(repository, b)

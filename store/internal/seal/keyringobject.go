@@ -21,15 +21,22 @@ type Listed struct {
 	public  [32]byte
 }
 
+// A Roster says which slots a keyring is for.
+type Roster struct {
+	Slots   []Listed
+	Removed []ID // slots that must never be listed again, the latest last; the first are forgotten when there are many
+}
+
 // Limits of a keyring.
 const (
 	MaxSlots    = 64
 	MaxSlotName = 64 // bytes
 	MaxKeyring  = keyringStanzas + MaxSlots*stanzaSize + maxBody + 2*sha256.Size
 
-	maxEpochs = 1 << 10
-	maxBody   = 128 << 10
-	bodyStep  = 1 << 10 // bodies are padded to a multiple of it, bytes
+	maxEpochs  = 1 << 10
+	maxRemoved = 1 << 10
+	maxBody    = 128 << 10
+	bodyStep   = 1 << 10 // bodies are padded to a multiple of it, bytes
 )
 
 // Offsets in a keyring object.
@@ -52,8 +59,9 @@ func (id *Identity) List(name string, created time.Time) Listed {
 	return Listed{ID: id.slot.ID, Method: id.slot.Method, Name: name, Created: created, public: id.slot.public}
 }
 
-// SealKeyring returns a new keyring object that carries k to all slots, and the name to put it under.
-func (id *Identity) SealKeyring(k *Keyring, slots []Listed) (ID, []byte, error) {
+// SealKeyring returns a new keyring object that carries k to all slots of a roster, and the name to put it under.
+func (id *Identity) SealKeyring(k *Keyring, roster Roster) (ID, []byte, error) {
+	slots := roster.Slots
 	if k.repository != id.repository {
 		panic("seal: keyring of another repository")
 	}
@@ -65,7 +73,7 @@ func (id *Identity) SealKeyring(k *Keyring, slots []Listed) (ID, []byte, error) 
 		return ID{}, nil, err
 	}
 	name, fileKey := newID(), randomKey()
-	body := appendBody(nil, k, slots)
+	body := appendBody(nil, k, roster)
 	defer clear(body)
 	b := appendPublic(nil, &Header{Format: Format, Suite: SuiteChaCha})
 	b = append(b, k.repository[:]...)
@@ -115,25 +123,25 @@ func keyringMAC(auth Key, b []byte) []byte {
 
 // OpenKeyring opens the keyring object that lies under name. It returns ErrNotListed if the keyring is not sealed to id, ErrCorrupt
 // if nobody with a password made it, and ErrFormat.
-func (id *Identity) OpenKeyring(name ID, wire []byte) (*Keyring, []Listed, error) {
+func (id *Identity) OpenKeyring(name ID, wire []byte) (*Keyring, Roster, error) {
 	head, stanzas, sealed, err := id.splitKeyring(name, wire)
 	if err != nil {
-		return nil, nil, fmt.Errorf("keyring: %w", err)
+		return nil, Roster{}, fmt.Errorf("keyring: %w", err)
 	}
 	fileKey, err := id.openStanza(name, [32]byte(wire[keyringEphemeral:]), stanzas)
 	if err != nil {
-		return nil, nil, fmt.Errorf("keyring: %w", err)
+		return nil, Roster{}, fmt.Errorf("keyring: %w", err)
 	}
 	body, err := singleUse(bodyKey(fileKey, id.repository, name)).Open(nil, zeroNonce, sealed, head)
 	if err != nil {
-		return nil, nil, fmt.Errorf("keyring: body: %w", ErrCorrupt)
+		return nil, Roster{}, fmt.Errorf("keyring: body: %w", ErrCorrupt)
 	}
 	defer clear(body)
-	k, slots, err := parseBody(id.repository, body)
+	k, roster, err := parseBody(id.repository, body)
 	if err != nil {
-		return nil, nil, fmt.Errorf("keyring: body: %w", err)
+		return nil, Roster{}, fmt.Errorf("keyring: body: %w", err)
 	}
-	return k, slots, nil
+	return k, roster, nil
 }
 
 // splitKeyring checks a keyring object as a whole and returns its parts: everything before the sealed body, the stanzas in
@@ -186,15 +194,15 @@ func (id *Identity) openStanza(name ID, ephemeral [32]byte, stanzas []byte) (Key
 }
 
 // appendBody encodes what a keyring object carries.
-func appendBody(dst []byte, k *Keyring, slots []Listed) []byte {
+func appendBody(dst []byte, k *Keyring, roster Roster) []byte {
 	dst = append(dst, k.root[:]...)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(k.epochs)))
 	for epoch, key := range k.epochs {
 		dst = binary.BigEndian.AppendUint64(dst, uint64(epoch))
 		dst = append(dst, key[:]...)
 	}
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(slots)))
-	for _, s := range slots {
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(roster.Slots)))
+	for _, s := range roster.Slots {
 		dst = append(dst, s.ID[:]...)
 		dst = append(dst, s.public[:]...)
 		dst = append(dst, byte(s.Method))
@@ -202,34 +210,34 @@ func appendBody(dst []byte, k *Keyring, slots []Listed) []byte {
 		dst = append(dst, byte(len(s.Name)))
 		dst = append(dst, s.Name...)
 	}
+	removed := roster.Removed[max(0, len(roster.Removed)-maxRemoved):]
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(removed)))
+	for _, id := range removed {
+		dst = append(dst, id[:]...)
+	}
 	return append(dst, make([]byte, (bodyStep-len(dst)%bodyStep)%bodyStep)...)
 }
 
-// parseBody is the inverse of appendBody. It ignores what follows the slots.
-func parseBody(repository [16]byte, b []byte) (*Keyring, []Listed, error) {
+// parseBody is the inverse of appendBody. It ignores what follows the removed slots.
+func parseBody(repository [16]byte, b []byte) (*Keyring, Roster, error) {
 	d := decoder{b: b}
 	root := d.key()
 	epochs := make(map[Epoch]Key)
-	n := d.uint16()
-	if n < 1 || n > maxEpochs {
-		return nil, nil, fmt.Errorf("%d epochs: %w", n, ErrCorrupt)
-	}
-	for range n {
+	for range d.count(1, maxEpochs) {
 		epoch := Epoch(d.uint64())
 		epochs[epoch] = d.key()
 	}
-	n = d.uint16()
-	if n < 1 || n > MaxSlots {
-		return nil, nil, fmt.Errorf("%d key slots: %w", n, ErrCorrupt)
+	var roster Roster
+	for range d.count(1, MaxSlots) {
+		roster.Slots = append(roster.Slots, d.listed())
 	}
-	slots := make([]Listed, 0, n)
-	for range n {
-		slots = append(slots, d.listed())
+	for range d.count(0, maxRemoved) {
+		roster.Removed = append(roster.Removed, ID(d.bytes(16)))
 	}
 	if d.bad {
-		return nil, nil, ErrCorrupt
+		return nil, Roster{}, ErrCorrupt
 	}
-	return newKeyring(repository, root, epochs), slots, nil
+	return newKeyring(repository, root, epochs), roster, nil
 }
 
 // A decoder reads from the front of b. After the first thing that is not there, bad is set and everything is zero.
@@ -248,7 +256,16 @@ func (d *decoder) bytes(n int) []byte {
 	return p
 }
 
-func (d *decoder) uint16() int    { return int(binary.BigEndian.Uint16(d.bytes(2))) }
+// count reads a number of at least least and at most most.
+func (d *decoder) count(least, most int) int {
+	n := int(binary.BigEndian.Uint16(d.bytes(2)))
+	if d.bad || n < least || n > most {
+		d.bad = true
+		return 0
+	}
+	return n
+}
+
 func (d *decoder) uint64() uint64 { return binary.BigEndian.Uint64(d.bytes(8)) }
 func (d *decoder) key() Key       { return Key(d.bytes(KeySize)) }
 

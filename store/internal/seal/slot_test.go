@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -192,7 +193,7 @@ func newKeyringObject(t testing.TB) (k *Keyring, name ID, wire []byte, a, b *Ide
 		t.Fatal(err)
 	}
 	k = NewKeyring(repository)
-	name, wire, err = a.SealKeyring(k, []Listed{a.List("one", time.Unix(1, 0)), b.List("two", time.Unix(2, 0))})
+	name, wire, err = a.SealKeyring(k, Roster{[]Listed{a.List("one", time.Unix(1, 0)), b.List("two", time.Unix(2, 0))}, []ID{{7}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,15 +203,16 @@ func newKeyringObject(t testing.TB) (k *Keyring, name ID, wire []byte, a, b *Ide
 func TestKeyringObject(t *testing.T) {
 	k, name, wire, a, b := newKeyringObject(t)
 	for _, id := range []*Identity{a, b} {
-		got, listed, err := id.OpenKeyring(name, wire)
+		got, roster, err := id.OpenKeyring(name, wire)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !got.SameRoot(k) || got.current != k.current || got.epochs[k.current] != k.epochs[k.current] {
 			t.Error("opened keyring differs")
 		}
-		if len(listed) != 2 || listed[0] != a.List("one", time.Unix(1, 0)) || listed[1] != b.List("two", time.Unix(2, 0)) {
-			t.Errorf("listed %+v", listed)
+		want := Roster{[]Listed{a.List("one", time.Unix(1, 0)), b.List("two", time.Unix(2, 0))}, []ID{{7}}}
+		if !reflect.DeepEqual(roster, want) {
+			t.Errorf("roster %+v, want %+v", roster, want)
 		}
 	}
 	c, _, err := a.AddPassword([]byte("third"), cheap)
@@ -245,7 +247,7 @@ func TestKeyringDamage(t *testing.T) {
 func TestKeyringForged(t *testing.T) {
 	k, _, wire, a, _ := newKeyringObject(t)
 	stranger := &Identity{repository: repository, auth: randomKey()}
-	name, forged, err := stranger.SealKeyring(k, []Listed{a.List("one", time.Unix(1, 0))})
+	name, forged, err := stranger.SealKeyring(k, Roster{Slots: []Listed{a.List("one", time.Unix(1, 0))}})
 	if err != nil {
 		t.Fatal(err)
 	}

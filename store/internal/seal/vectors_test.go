@@ -210,7 +210,7 @@ func writeKeys(t *testing.T, add func(...any)) {
 		t.Fatal(err)
 	}
 	k := NewKeyring(repository)
-	name, keyring, err := id.SealKeyring(k, []Listed{id.List("password", time.Unix(1, 0)), spare.List("recovery", time.Unix(1, 0))})
+	name, keyring, err := id.SealKeyring(k, Roster{Slots: []Listed{id.List("password", time.Unix(1, 0)), spare.List("recovery", time.Unix(1, 0))}})
 	if err != nil {
 		t.Fatal(err)
 	}
