@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -372,14 +371,17 @@ func (c *Cache) checkFormat() error {
 	if got == want {
 		return nil
 	}
-	version := 0
-	if n, _ := fmt.Sscanf(got, "dedupfs cache %d\n", &version); n == 1 && version > 1 {
+	var version int
+	var id string
+	n, _ := fmt.Sscanf(got, "dedupfs cache %d\nrepository %s\n", &version, &id)
+	switch {
+	case n >= 1 && version > 1:
 		return newerError(formatName, version, 1)
+	case n == 2 && len(got) == len(want):
+		return fmt.Errorf("it belongs to repository %s; give another --cache-dir", id)
+	default:
+		return corruptf("local file %s", formatName)
 	}
-	if version == 1 && strings.Contains(got, "\nrepository ") {
-		return errors.New("it belongs to another repository; give another --cache-dir")
-	}
-	return corruptf("local file %s", formatName)
 }
 
 // Close ends all that runs, waits for it, and closes the files. What is not yet

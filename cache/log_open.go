@@ -122,9 +122,11 @@ const noCheck = ^Pos(0)
 // the newest mark says.
 func (l *Log) follow(pos, check Pos, last uint32, fn func(s *segment, r record) error) (end, synced Pos, err error) {
 	end = pos
-	for _, s := range l.chain(pos.segment(), last) {
-		if s.torn || s.number != end.segment() && s.prev != end {
-			continue // of another life: the log went on in a later one
+	segments := l.chain(pos.segment(), last)
+	next := successors(segments)
+	for _, s := range segments {
+		if s.torn || s.number != end.segment() && (s.prev != end || next[end] != s) {
+			continue // nothing, or something that was given up: the log went on in a later one
 		}
 		off, from := int64(segmentHeaderSize), int64(0)
 		if s.number == end.segment() {
@@ -153,6 +155,18 @@ func (l *Log) follow(pos, check Pos, last uint32, fn func(s *segment, r record) 
 	return end, synced, nil
 }
 
+// successors returns for each end of the log the segment that was started there.
+// If starting one did not work and it could not be removed either, it is the latest.
+func successors(segments []*segment) map[Pos]*segment {
+	next := make(map[Pos]*segment)
+	for _, s := range segments {
+		if !s.torn {
+			next[s.prev] = s
+		}
+	}
+	return next
+}
+
 // settle makes a segment found on the disk fit the end of the log: what lies
 // behind it goes, what may be in memory of the operating system alone is synced.
 func (l *Log) settle(s *segment, end Pos) error {
@@ -165,13 +179,16 @@ func (l *Log) settle(s *segment, end Pos) error {
 	if s.number < l.cut.segment() || s.number > end.segment() {
 		return nil
 	}
-	if s.number == end.segment() {
-		s.end = end.offset()
+	if s.number == end.segment() && s.end > segmentHeaderSize {
+		// A torn tail goes before the log goes on elsewhere: some of its records
+		// may look whole to the next process, which finds later marks.
+		s.end = min(s.end, end.offset())
 	}
-	// A process that was killed may have left blocks reserved beyond the end.
-	if err := s.file.Truncate(s.alloc); err != nil {
+	if err := s.file.Truncate(s.end); err != nil { // and what was reserved behind it
 		return err
 	}
+	l.space.give(s.alloc - s.end)
+	s.alloc = s.end
 	return s.file.Sync()
 }
 

@@ -17,8 +17,8 @@ type State struct {
 	Incarnation store.Incarnation
 	Key         ed25519.PrivateKey // of the incarnation
 	InodeRange  uint32
-	NextInode   uint64 // numbers from here on have never been given
-	Trust       []byte // store.Trust, marshalled: what has been accepted of all clients
+	NextInode   uint64             // numbers from here on have never been given
+	Trust       []byte             // store.Trust, marshalled: what has been accepted of all clients
 	Head        store.Head         // the newest commit that this client has published
 	Intent      store.SealedCommit // one that is about to be put, or was and the answer is not known; zero if none
 	BaseHead    store.Head         // the commit, of any client, that the newest base comes from
