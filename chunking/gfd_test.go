@@ -3,8 +3,6 @@ package chunking
 import (
 	"encoding/binary"
 	"flag"
-	"fmt"
-	"hash/fnv"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -196,51 +194,3 @@ func TestSipHash(t *testing.T) {
 func forceKernel(c Chunker, s gfdScanner) {
 	c.(*twoStage).mark.(*gfd).scan = s.scan
 }
-
-// golden data: never change these. Every repository depends on them.
-var golden = []struct {
-	name   string
-	chunks int
-	hash   uint64 // FNV-1a of the ends of all samples, 8 bytes each in little endian
-}{}
-
-func goldenEnds(t *testing.T, c Chunker) (chunks int, hash uint64) {
-	t.Helper()
-	rng := rand.New(rand.NewPCG(1, 2))
-	h := fnv.New64a()
-	for _, kind := range sampleKinds {
-		var ends []int
-		ends = c.Ends(ends, sample(rng, kind, 1<<20), true)
-		for _, end := range ends {
-			h.Write(binary.LittleEndian.AppendUint64(nil, uint64(end)))
-		}
-		chunks += len(ends)
-	}
-	return chunks, h.Sum64()
-}
-
-func TestGolden(t *testing.T) {
-	key := []byte("an example key of thirty-two byt")
-	for _, g := range golden {
-		c, err := New(g.name, key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		check := func(kernel string) {
-			if chunks, hash := goldenEnds(t, c); chunks != g.chunks || hash != g.hash {
-				t.Errorf("%s (%s): {%q, %d, %#016x}, want {%q, %d, %#016x}", g.name, kernel, g.name, chunks, hash, g.name, g.chunks, g.hash)
-			}
-		}
-		check("default")
-		if two, ok := c.(*twoStage); ok {
-			if _, ok := two.mark.(*gfd); ok {
-				for _, s := range gfdScanners {
-					forceKernel(c, s)
-					check(s.name)
-				}
-			}
-		}
-	}
-}
-
-var _ = fmt.Sprint

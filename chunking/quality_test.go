@@ -20,6 +20,7 @@ import (
 var (
 	dataDir  = flag.String("data", "", "directory of the data sets: SET/v00, SET/v01, ...")
 	dataSets = flag.String("sets", "", "comma-separated names of data sets; all by default")
+	chunkers = flag.String("chunkers", "GFD-2,GFD-4,GFD-8,GFD-16,GFD-64,GFD-256,Fixed-4,Fixed-16,TTTD-8-Adler32,Gear-8,Typed-4,Typed-8", "chunkers to compare")
 )
 
 // loadSet returns the contents of all files of all versions of a data set.
@@ -102,11 +103,6 @@ func overKeys(files [][]byte, newChunker func(key []byte) Chunker) stored {
 	return sum
 }
 
-func scaled(r rule, by float64) rule {
-	r.below, r.above = uint64(float64(r.below)*by), uint64(min(float64(r.above)*by, math.MaxUint64))
-	return r
-}
-
 // TestDedup compares GFD with gear64 under normalised chunking, at the real
 // mean that GFD has on the same data, averaged over keys.
 func TestDedup(t *testing.T) {
@@ -183,7 +179,7 @@ func forSets(t *testing.T, f func(t *testing.T, set string, files [][]byte)) {
 // set: unique chunks in groups of 1 MiB, compressed, and 48 bytes for every
 // unique chunk and for every reference.
 func TestRepositorySize(t *testing.T) {
-	names := []string{"GFD-2", "GFD-4", "GFD-8", "GFD-16", "GFD-64", "GFD-256", "Fixed-4", "Fixed-16", "TTTD-8-Adler32", "Gear-8", "Typed-8"}
+	names := strings.Split(*chunkers, ",")
 	forSets(t, func(t *testing.T, set string, files [][]byte) {
 		for _, name := range names {
 			c := mustNew(name, qualityKey(0))

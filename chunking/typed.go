@@ -49,7 +49,7 @@ func (c typed) Ends(dst []int, data []byte, eof bool) []int {
 
 // end returns the end of the chunk that data begins with, or 0 if it depends
 // on what follows data. A chunk that begins with a header is that header. Any
-// other is what GFD makes of the bytes before the next part.
+// other ends where GFD ends it, or where the next part begins if that is before.
 func (c typed) end(data []byte, eof bool) int {
 	limit := c.inner.rule.max
 	if len(data) > limit {
@@ -64,17 +64,12 @@ func (c typed) end(data []byte, eof bool) int {
 	} else if ok && !enough {
 		return 0
 	}
-	part := firstPart(data)
-	seen := len(data) // there is no part before this that data does not show
-	if !enough {
-		seen -= typedHead
-	}
-	if part > 0 && part <= seen {
-		return c.inner.rule.end(c.inner.mark, data[:part], true)
-	}
 	n := c.inner.rule.end(c.inner.mark, data, eof)
-	if n > seen {
-		return 0
+	if n == 0 || n+typedHead > len(data) && !enough {
+		return 0 // more bytes may show a part before n
+	}
+	if part := firstPart(data[:min(n+typedHead, len(data))], n); part > 0 {
+		return part
 	}
 	if eof && n == len(data) && n > 128 && string(data[n-128:n-125]) == "TAG" {
 		return n - 128 // ID3v1
@@ -163,10 +158,10 @@ func parseOctal(field []byte) (int64, error) {
 	return strconv.ParseInt(strings.Trim(string(field), " \x00"), 8, 64)
 }
 
-// firstPart returns the first place in data, other than its first bytes, where
-// a part of a known format begins or ends, or 0.
-func firstPart(data []byte) int {
-	best := len(data)
+// firstPart returns the first place in data below limit, other than its first
+// bytes, where a part of a known format begins or ends, or 0.
+func firstPart(data []byte, limit int) int {
+	best := limit
 	for _, p := range parts {
 		for from := typedSmall; from < best; {
 			// The sign of a part may stand as much as a header behind its start.
@@ -181,7 +176,7 @@ func firstPart(data []byte) int {
 			from += i + 1
 		}
 	}
-	if best == len(data) {
+	if best == limit {
 		return 0
 	}
 	return best
