@@ -114,6 +114,10 @@ func (r *Repository) tryRegister(ctx context.Context, c ClientID, host string) (
 	if err != nil && !aboutObject(err) {
 		return nil, nil, "", err
 	}
+	return r.putRegistration(ctx, c, host, r.drawRange(others))
+}
+
+func (r *Repository) putRegistration(ctx context.Context, c ClientID, host string, inodes uint32) (*Registration, ed25519.PrivateKey, string, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, nil, "", err
@@ -122,7 +126,7 @@ func (r *Repository) tryRegister(ctx context.Context, c ClientID, host string) (
 		Client:      c,
 		Incarnation: r.incarnation(c, public),
 		PublicKey:   public,
-		InodeRange:  r.drawRange(others),
+		InodeRange:  inodes,
 		Host:        clip(host, maxText),
 		Time:        time.Now().UTC(),
 	}
@@ -152,14 +156,15 @@ func (r *Repository) drawRange(others []Registration) uint32 {
 	}
 }
 
-// isTaken reports whether g must give way to a registration that was made at the same time.
+// isTaken reports whether a registration that was made at the same time has the inode range of g. Who sees that gives way, for
+// it may be that only one of the two does.
 func (r *Repository) isTaken(ctx context.Context, g *Registration) (bool, error) {
 	others, err := r.Registrations(ctx)
 	if err != nil && !aboutObject(err) {
 		return false, err
 	}
 	for _, other := range others {
-		if other.InodeRange == g.InodeRange && bytes.Compare(other.Incarnation[:], g.Incarnation[:]) < 0 {
+		if other.InodeRange == g.InodeRange && other.Incarnation != g.Incarnation {
 			return true, nil
 		}
 	}
