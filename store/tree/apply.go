@@ -15,9 +15,9 @@ type Edit struct {
 	Entry *store.Entry
 }
 
-// Apply returns the root of the tree with edits made, which come in ascending order of their keys, each key once. The result
-// is the tree that Build makes of the same records. t itself stays as it is, and so does everything if Apply fails: what it has saved by
-// then is garbage. Slices of the edits are kept in nodes.
+// Apply returns the root of the tree with edits made, which come in ascending order of their keys, each key once. The
+// result is the tree that Build makes of the same records. t itself stays as it is, and so does everything if Apply
+// fails: what it has saved by then is garbage. Slices of the edits are kept in nodes.
 //
 // Edits are taken one by one and memory does not grow with them. Nodes without an edit are neither loaded nor saved, except
 // the few behind a changed one until a new boundary meets an old one; references to them keep their hints. An edit that
@@ -38,8 +38,8 @@ func (t *Tree) Apply(ctx context.Context, edits iter.Seq[Edit]) (store.Ref, erro
 	return ed.out.finish(ctx)
 }
 
-// Build returns the root of the tree of records, which come in ascending order of their keys, each key once. It has the store and
-// the options of t, and nothing else of it. Slices of the records are kept in nodes.
+// Build returns the root of the tree of records, which come in ascending order of their keys, each key once. It has the
+// store and the options of t, and nothing else of it. Slices of the records are kept in nodes.
 func (t *Tree) Build(ctx context.Context, records iter.Seq[store.Entry]) (store.Ref, error) {
 	out := writer{t: t}
 	var last []byte
@@ -103,7 +103,8 @@ func (ed *editor) run(ctx context.Context) error {
 	return ed.node(ctx, n, ed.t.root, nil)
 }
 
-// node writes the old node n, named ref, with the edits that fall before end, where the next node begins (nil: there is none).
+// node writes the old node n, named ref, with the edits that fall before end, where the next node begins (nil: there is
+// none).
 //
 // A child can be taken over unseen when no edit falls into it and no lower level is in the middle of a new node: then it
 // begins at a boundary as it did in the old tree, and its own ends are where they were.

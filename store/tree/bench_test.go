@@ -115,8 +115,8 @@ func randomChanges(rnd *rand.Rand, among, n int) []Edit {
 	return edits
 }
 
-// BenchmarkNodeSize is the measurement behind the default sizes (docs/tree.md): what one commit writes, by size of nodes, kind and
-// number of records, and number of edits at random places.
+// BenchmarkNodeSize is the measurement behind the default sizes (docs/tree.md): what one commit writes, by size of nodes,
+// kind and number of records, and number of edits at random places.
 func BenchmarkNodeSize(b *testing.B) {
 	if testing.Short() {
 		b.Skip("takes a minute")

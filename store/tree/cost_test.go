@@ -229,8 +229,8 @@ func TestPrefetch(t *testing.T) {
 	}
 }
 
-// TestLongRun takes keys in sequence and edits at the front: boundaries behind must come back at once, even in a tree of maximal
-// records.
+// TestLongRun takes keys in sequence and edits at the front: boundaries behind must come back at once, even in a tree of
+// maximal records.
 func TestLongRun(t *testing.T) {
 	for name, size := range map[string]int{"small": 1, "maximal": store.MaxValue} {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +253,8 @@ func TestLongRun(t *testing.T) {
 	}
 }
 
-// TestNodeSizes pins what the rule promises about sizes: close to the target, few of them small, none that needs a forced cut.
+// TestNodeSizes pins what the rule promises about sizes: close to the target, few of them small, none that needs a forced
+// cut.
 func TestNodeSizes(t *testing.T) {
 	st, tr := costTree(t)
 	var sum, squares float64

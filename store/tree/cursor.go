@@ -7,8 +7,8 @@ import (
 	"github.com/dedupfs/dedupfs/store"
 )
 
-// cursor stands before an entry of a tree, and passes it, or, if it is a child's, goes down into the child. So a walk sees either a
-// sub-tree as a whole or what is in it, as it chooses.
+// cursor stands before an entry of a tree, and passes it, or, if it is a child's, goes down into the child. So a walk
+// sees either a sub-tree as a whole or what is in it, as it chooses.
 type cursor struct {
 	t     *Tree
 	stack []frame // from the root down; INVARIANT: the last is not at its end, and the others are past the child that is on the stack

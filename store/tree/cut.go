@@ -8,11 +8,11 @@ import (
 
 // rule decides where a level's sequence of entries is cut into nodes.
 //
-// The chance that a node ends after an entry grows with the cube of what the node holds by then (a Weibull distribution of sizes
-// with shape 4). Against a constant chance, sizes lie close to their mean: a change rewrites the node it falls into, and with
-// geometric sizes that node is on average twice the mean, here 1.1 times. And what a constant chance does with bad luck, a long
-// run of entries that no hash cuts, cannot happen: the chance reaches one. Arithmetic is in integers, because the result is
-// part of the format.
+// The chance that a node ends after an entry grows with the cube of what the node holds by then (a Weibull distribution
+// of sizes with shape 4). Against a constant chance, sizes lie close to their mean: a change rewrites the node it falls
+// into, and with geometric sizes that node is on average twice the mean, here 1.1 times. And what a constant chance does
+// with bad luck, a long run of entries that no hash cuts, cannot happen: the chance reaches one. Arithmetic is in
+// integers, because the result is part of the format.
 type rule struct {
 	k0, k1   uint64
 	min, max int
@@ -33,8 +33,8 @@ func newRule(o Options) rule {
 // as long as the one below it, and the tree would never end in a root.
 const minChildren = 2
 
-// endsAfter reports whether a node of the given level ends after its last entry, which has the given key and size, when it holds
-// count entries of total bytes, that one included.
+// endsAfter reports whether a node of the given level ends after its last entry, which has the given key and size, when
+// it holds count entries of total bytes, that one included.
 func (r *rule) endsAfter(level int, key []byte, size, count, total int) bool {
 	switch {
 	case level > 0 && count < minChildren, total < r.min:
@@ -50,8 +50,8 @@ func (r *rule) endsAfter(level int, key []byte, size, count, total int) bool {
 	return sipHash(r.k0^uint64(level), r.k1, key)>>32 < chance
 }
 
-// entrySize is the most that e takes in the canonical encoding of a node: its key, its value, a kind and an id for each reference,
-// and their numbers.
+// entrySize is the most that e takes in the canonical encoding of a node: its key, its value, a kind and an id for each
+// reference, and their numbers.
 func entrySize(e *store.Entry) int {
 	return entryOverhead + len(e.Key) + len(e.Value) + len(e.Refs)*refSize
 }
@@ -62,5 +62,6 @@ const (
 	nodeOverhead  = 64 // of a node beside its entries, at most
 )
 
-// maxRecord is the largest record, by entrySize: with it, a node that was just below its maximum is still within store.MaxNode.
+// maxRecord is the largest record, by entrySize: with it, a node that was just below its maximum is still within
+// store.MaxNode.
 func (r *rule) maxRecord() int { return store.MaxNode - nodeOverhead - r.max }

@@ -7,10 +7,10 @@ import (
 	"github.com/dedupfs/dedupfs/store"
 )
 
-// Diff calls fn for every key whose records differ between a and b, in ascending order; ea or eb is nil where there is none. Hints
-// make no difference. Sub-trees with equal ids are passed unseen, at whatever depth they lie, so that the cost is
-// what differs times the depth. An error of fn ends the walk and is returned as it is. fn may keep what it is given, and modifies
-// nothing of it.
+// Diff calls fn for every key whose records differ between a and b, in ascending order; ea or eb is nil where there is
+// none. Hints make no difference. Sub-trees with equal ids are passed unseen, at whatever depth they lie, so that the
+// cost is what differs times the depth. An error of fn ends the walk and is returned as it is. fn may keep what it is
+// given, and modifies nothing of it.
 func Diff(ctx context.Context, a, b *Tree, fn func(key []byte, ea, eb *store.Entry) error) error {
 	d := newDiffer(a, b)
 	for {
@@ -37,9 +37,9 @@ func newDiffer(a, b *Tree) *differ {
 
 // next passes the next records that differ and returns them and their key, which is nil at the end.
 //
-// Whichever cursor stands before the smaller key goes down or on: that key is not in the other tree, so the nodes on the way to it
-// differ. With equal keys the higher one goes down, until both stand before sub-trees of one height, and either these are
-// equal or a difference is in them or ends them.
+// Whichever cursor stands before the smaller key goes down or on: that key is not in the other tree, so the nodes on the
+// way to it differ. With equal keys the higher one goes down, until both stand before sub-trees of one height, and either
+// these are equal or a difference is in them or ends them.
 func (d *differ) next(ctx context.Context) (key []byte, ea, eb *store.Entry, err error) {
 	for err == nil {
 		ha, la := d.a.head()

@@ -38,8 +38,8 @@ func (t *Tree) Seek(ctx context.Context, from []byte) *Iter {
 	return it
 }
 
-// Next moves to the next record and reports whether there is one. If not, Err tells the end from an error; after an error, Next
-// tries again from the same place.
+// Next moves to the next record and reports whether there is one. If not, Err tells the end from an error; after an
+// error, Next tries again from the same place.
 func (it *Iter) Next(ctx context.Context) bool {
 	if it.held {
 		it.held = false
@@ -92,8 +92,8 @@ func (it *Iter) down(ctx context.Context) error {
 	return nil
 }
 
-// prefetch announces the leaves that follow the one about to be loaded. The first leaf announces none, so that a look at a few records
-// stays cheap.
+// prefetch announces the leaves that follow the one about to be loaded. The first leaf announces none, so that a look at
+// a few records stays cheap.
 func (it *Iter) prefetch() {
 	announce := it.c.t.opt.Prefetch
 	if len(it.c.stack) == 0 || announce == nil {

@@ -6,22 +6,25 @@ import (
 	"github.com/dedupfs/dedupfs/store"
 )
 
-// Resolve decides a record that both sides have changed, each in its own way; nil is no record. It is called in ascending order of the
-// keys, and modifies nothing of what it is given.
+// Resolve decides a record that both sides have changed, each in its own way; nil is no record. It is called in ascending
+// order of the keys, and modifies nothing of what it is given.
 type Resolve func(key []byte, base, a, b *store.Entry) (*store.Entry, error)
 
-// Merge3 returns the root of the tree that has the changes of a and of b against base: what one side has changed is taken, equal
-// changes are one, the rest is resolved. The store and the options are those of a. An error of resolve is returned as it is.
+// Merge3 returns the root of the tree that has the changes of a and of b against base: what one side has changed is
+// taken, equal changes are one, the rest is resolved. The three have one store and equal options. An error of resolve is
+// returned as it is.
 //
-// The cost is that of the side with fewer changes: they are made as edits of the other side, whose nodes stay. So taking in a small
-// change costs little however much has changed here, and the other way round.
+// The cost is that of the side with fewer changes: they are made as edits of the other side, whose nodes stay. So taking
+// in a small change costs little however much has changed here, and the other way round.
 func Merge3(ctx context.Context, base, a, b *Tree, resolve Resolve) (store.Ref, error) {
 	swap, err := fewer(ctx, base, a, b)
 	if err != nil {
 		return store.Ref{}, err
 	}
 	if swap {
-		return merge(ctx, base, b, a, func(key []byte, base, b, a *store.Entry) (*store.Entry, error) { return resolve(key, base, a, b) })
+		return merge(ctx, base, b, a, func(key []byte, base, eb, ea *store.Entry) (*store.Entry, error) {
+			return resolve(key, base, ea, eb)
+		})
 	}
 	return merge(ctx, base, a, b, resolve)
 }

@@ -23,6 +23,8 @@ func resolveTest(key []byte, base, a, b *store.Entry) (*store.Entry, error) {
 	return &store.Entry{Value: slices.Concat(a.Value, []byte("|"), b.Value)[:min(store.MaxValue, len(a.Value)+1+len(b.Value))]}, nil
 }
 
+func takeA(_ []byte, _, a, _ *store.Entry) (*store.Entry, error) { return a, nil }
+
 // wantMerge does the same with models.
 func wantMerge(t *testing.T, base, a, b model) model {
 	merged := model{}
@@ -92,7 +94,7 @@ func TestMerge3Cost(t *testing.T) {
 	for name, sides := range map[string][2]*Tree{"few_many": {few, many}, "many_few": {many, few}} {
 		t.Run(name, func(t *testing.T) {
 			st.reset()
-			_, err := Merge3(t.Context(), base, sides[0], sides[1], func(_ []byte, _, a, _ *store.Entry) (*store.Entry, error) { return a, nil })
+			_, err := Merge3(t.Context(), base, sides[0], sides[1], takeA)
 			t.Logf("%d loads, %d saves", st.loads, st.saves)
 			if most := 5 * 10 * levels(st, base); err != nil || st.loads > most || st.saves > most {
 				t.Errorf("error %v, %d loads, %d saves; want at most %d", err, st.loads, st.saves, most)
@@ -114,10 +116,10 @@ func TestMerge3Errors(t *testing.T) {
 	st, base := costTree(t)
 	a, b := changes(t, base, 5), changes(t, base, 6)
 	stop := errors.New("stop")
-	if _, err := Merge3(t.Context(), base, a, b, func([]byte, *store.Entry, *store.Entry, *store.Entry) (*store.Entry, error) { return nil, stop }); err != stop {
+	fail := func([]byte, *store.Entry, *store.Entry, *store.Entry) (*store.Entry, error) { return nil, stop }
+	if _, err := Merge3(t.Context(), base, a, b, fail); err != stop {
 		t.Errorf("Merge3 = %v, want the error of resolve", err)
 	}
-	takeA := func(_ []byte, _, a, _ *store.Entry) (*store.Entry, error) { return a, nil }
 	want, err := Merge3(t.Context(), base, a, b, takeA)
 	if err != nil {
 		t.Fatal(err)

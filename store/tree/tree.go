@@ -1,17 +1,17 @@
 // Package tree keeps a persistent sorted map as a tree of immutable nodes, cut by content (a prolly tree): equal records give
 // equal nodes and an equal root, whatever the order in which they were written.
 //
-// It owns where nodes begin and end, and it promises that a change costs what changed times the depth: Apply, Diff and Merge3
-// load and save only the nodes on the way to what differs, and a few neighbours. It leaves to others how a node is encoded and
-// named (store), where it is kept (a Store, given), and what keys and values mean (fs).
+// It owns where nodes begin and end, and it promises that a change costs what changed times the depth: Apply, Diff and
+// Merge3 load and save only the nodes on the way to what differs, and a few neighbours. It leaves to others how a node is
+// encoded and named (store), where it is kept (a Store, given), and what keys and values mean (fs).
 //
 // # Boundaries
 //
-// A node ends after an entry when the keyed hash of the entry's key says so, or when the node has reached its maximum size. Both
-// are decided by the entries since the last boundary and nothing else, so that after a change the old boundaries come
-// back soon. The rule is in cut.go, the measurements behind it in docs/tree.md. An inner node holds, for each of its children,
-// the child's first key and the reference to it, and is cut by the same rule. The root is the only node of its level; a level
-// above it does not exist, and the empty map has no node at all: its root is the zero Ref.
+// A node ends after an entry when the keyed hash of the entry's key says so, or when the node has reached its maximum
+// size. Both are decided by the entries since the last boundary and nothing else, so that after a change the old
+// boundaries come back soon. The rule is in cut.go, the measurements behind it in docs/tree.md. An inner node holds, for
+// each of its children, the child's first key and the reference to it, and is cut by the same rule. The root is the only
+// node of its level; a level above it does not exist, and the empty map has no node at all: its root is the zero Ref.
 //
 // INVARIANT: every node but the last of its level ends where the rule ends it, and the last one never passes such an end.
 package tree
@@ -156,8 +156,8 @@ func (t *Tree) leaf(ctx context.Context, choose func(*store.Node) int) (*store.N
 	return n, nil
 }
 
-// load returns the node named by ref, which has an entry at least. A node that is not what its parent promises is store.ErrCorrupt:
-// whoever wrote it had the keys, and did not keep to the rules.
+// load returns the node named by ref, which has an entry at least. A node that is not what its parent promises is
+// store.ErrCorrupt: whoever wrote it had the keys, and did not keep to the rules.
 func (t *Tree) load(ctx context.Context, ref store.Ref) (*store.Node, error) {
 	n, err := t.st.Load(ctx, ref)
 	if err == nil && len(n.Entries) == 0 {
@@ -191,7 +191,8 @@ func find(n *store.Node, key []byte) (int, bool) {
 	return sort.Find(len(n.Entries), func(i int) int { return bytes.Compare(key, n.Entries[i].Key) })
 }
 
-// childFor returns the index of the child of n that holds key, if any does. What is smaller than all keys belongs to the first.
+// childFor returns the index of the child of n that holds key, if any does. What is smaller than all keys belongs to the
+// first.
 func childFor(n *store.Node, key []byte) int {
 	i, found := find(n, key)
 	if !found && i > 0 {

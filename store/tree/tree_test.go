@@ -111,7 +111,8 @@ func TestEdges(t *testing.T) {
 	}
 }
 
-// TestLastBranch deletes all that comes before a node which, as the last of its level, has a single child: the root is then below it.
+// TestLastBranch deletes all that comes before a node which, as the last of its level, has a single child: the root is
+// then below it.
 func TestLastBranch(t *testing.T) {
 	rnd := newRand(t)
 	for found := 0; found < 20; {
@@ -141,7 +142,8 @@ func TestLastBranch(t *testing.T) {
 	}
 }
 
-// TestBoundaries pins where nodes begin. It is part of the format: another rule makes trees that share nothing with the old ones.
+// TestBoundaries pins where nodes begin. It is part of the format: another rule makes trees that share nothing with the
+// old ones.
 func TestBoundaries(t *testing.T) {
 	for name, c := range map[string]struct {
 		opt  Options
@@ -394,7 +396,10 @@ func TestApplyStopsWhenCanceled(t *testing.T) {
 // TestSipHash has vectors of the reference implementation: key 00..0f, message 00, 01, ...
 func TestSipHash(t *testing.T) {
 	const k0, k1 = 0x0706050403020100, 0x0f0e0d0c0b0a0908
-	for n, want := range map[int]string{0: "310e0edd47db6f72", 1: "fd67dc93c539f874", 7: "37d1018bf50002ab", 8: "6224939a79f5f593", 15: "e545be4961ca29a1", 63: "724506eb4c328a95"} {
+	for n, want := range map[int]string{
+		0: "310e0edd47db6f72", 1: "fd67dc93c539f874", 7: "37d1018bf50002ab",
+		8: "6224939a79f5f593", 15: "e545be4961ca29a1", 63: "724506eb4c328a95",
+	} {
 		var msg []byte
 		for i := range n {
 			msg = append(msg, byte(i))

@@ -31,8 +31,8 @@ func (w *writer) at(lv int) *level {
 	return &w.levels[lv]
 }
 
-// enter says that the entries of n, named ref, come next. If a new node turns out equal, ref is used again, with its hint, and nothing
-// is saved.
+// enter says that the entries of n, named ref, come next. If a new node turns out equal, ref is used again, with its
+// hint, and nothing is saved.
 func (w *writer) enter(n *store.Node, ref store.Ref) {
 	l := w.at(int(n.Level))
 	l.old, l.oldRef = n, ref
@@ -118,8 +118,9 @@ func (w *writer) highest() int {
 	return 0
 }
 
-// root returns the root below the only entry of level lv, which is ref. A node made here has several children, or is a leaf; one taken
-// over unseen may have been the last of its level, with a single child, and then is a root no more than its parent was.
+// root returns the root below the only entry of level lv, which is ref. A node made here has several children, or is a
+// leaf; one taken over unseen may have been the last of its level, with a single child, and then is a root no more than
+// its parent was.
 func (w *writer) root(ctx context.Context, lv int, ref store.Ref) (store.Ref, error) {
 	if lv < 2 || w.levels[lv-1].used {
 		return ref, nil
