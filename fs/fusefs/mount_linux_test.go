@@ -31,7 +31,7 @@ func mountMem(t *testing.T, o *Options) (mnt string, v *memVolume, s *Server) {
 	return mnt, v, mount(t, v, mnt, o)
 }
 
-func mount(t *testing.T, v *memVolume, dir string, o *Options) *Server {
+func mount[H Handle](t *testing.T, v Volume[H], dir string, o *Options) *Server {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skip("this system has no FUSE")

@@ -10,22 +10,30 @@ import (
 	"github.com/hanwen/go-fuse/v2/posixtest"
 )
 
-// skipped are tests of the suite that fail on every file system.
+// skipped are tests that the suite itself leaves out.
 var skipped = map[string]string{
-	"FcntlFlockLocksFile": "the suite does not run it itself: it hangs on locks that Linux does not promise",
+	"FcntlFlockLocksFile": "marked as broken in the suite",
 }
 
 func TestPosix(t *testing.T) {
-	mnt, _, _ := mountMem(t, nil)
+	t.Run("memory", func(t *testing.T) {
+		mnt, _, _ := mountMem(t, nil)
+		runPosix(t, mnt)
+	})
+	t.Run("volume", func(t *testing.T) {
+		_, repo := newRepository(t)
+		runPosix(t, newMachine(t, repo).mnt)
+	})
+}
+
+func runPosix(t *testing.T, mnt string) {
 	for _, name := range slices.Sorted(maps.Keys(posixtest.All)) {
 		t.Run(name, func(t *testing.T) {
 			if why, ok := skipped[name]; ok {
 				t.Skip(why)
 			}
 			dir := filepath.Join(mnt, name)
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(dir, 0o755))
 			posixtest.All[name](t, dir)
 		})
 	}
