@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ func (c *Cache) Chunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 			c.lost.note(ref.ID, err)
 			return nil, err
 		}
-		c.chunks.put(ref.ID, b, int64(len(b))+128)
+		c.chunks.put(ref.ID, bytes.Clone(b), int64(len(b))+128) // a part of its group would keep the whole in memory
 		return b, nil
 	})
 }
@@ -38,14 +39,14 @@ func (c *Cache) Chunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 // findChunk looks in one place after the other, the cheapest first. Places and
 // hints may be outdated: what is found is checked, and the next one is tried.
 func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
-	if b, ok := c.chunkFromLog(ref.ID); ok {
+	b, errs := c.chunkFromLog(ref.ID)
+	if errs == nil {
 		return b, nil
 	}
 	hints := c.hintsOf(ref)
-	if len(hints) == 0 {
-		return nil, fmt.Errorf("chunk %v: %w", ref.ID, store.ErrNotFound)
+	if len(hints) > 0 {
+		errs = nil // the places that count are yet to come
 	}
-	var errs error
 	for _, h := range hints {
 		b, err := c.chunkFromMultichunk(ctx, ref.ID, h)
 		if err == nil {
@@ -59,9 +60,9 @@ func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 	return nil, fmt.Errorf("chunk %v: %w", ref.ID, errs)
 }
 
-func (c *Cache) chunkFromLog(id store.ID) ([]byte, bool) {
+func (c *Cache) chunkFromLog(id store.ID) ([]byte, error) {
 	if c.log == nil {
-		return nil, false
+		return nil, store.ErrNotFound
 	}
 	var place Place
 	c.mu.Lock()
@@ -79,10 +80,9 @@ func (c *Cache) chunkFromLog(id store.ID) ([]byte, bool) {
 		})
 	}
 	if len(place) == 0 || place.size() > store.MaxChunk {
-		return nil, false
+		return nil, store.ErrNotFound
 	}
-	b, err := c.readPlace(id, place)
-	return b, err == nil
+	return c.readPlace(id, place)
 }
 
 // hintsOf returns where ref may lie, the most likely first.

@@ -1,10 +1,12 @@
 package fs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -179,7 +181,9 @@ type frozenFile struct {
 	in    *inode
 	layer *layer
 	size  int64
-	base  extentMap // set when the file is flushed
+	base  extentMap // below the layer; set when flushing begins
+
+	flushed *extentMap // the new content, whose nodes can be read when the local commit is finished
 }
 
 // takeCut freezes what has changed. Every change answered before is in it, none after. It returns nil if nothing has
@@ -222,6 +226,8 @@ func (v *Volume) takeDirty() (ins []*inode) {
 			ins = append(ins, in)
 		}
 	}
+	// What was made together is stored together, and read together later.
+	slices.SortFunc(ins, func(a, b *inode) int { return cmp.Compare(a.ino, b.ino) })
 	return ins
 }
 
@@ -285,12 +291,9 @@ func (c *committer) finish(ctx context.Context, cut *cut, edit snapshotEdit) err
 		return fmt.Errorf("write the local commit: %w", err)
 	}
 	c.unstable.Store(true)
-	v.mu.Lock()
-	v.base, v.frozen, v.snapMap = v.localTree(root), nil, snaps
-	v.mu.Unlock()
+	v.rebase(cut, root, snaps)
 	c.cut_ = nil
 	v.roots.learn(frozen)
-	c.settleFiles()
 	signal(c.publish)
 	return nil
 }
@@ -309,8 +312,8 @@ func (c *committer) flushFiles(ctx context.Context, cut *cut) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(flushWorkers)
 	for _, f := range cut.files {
-		if f.in == nil {
-			continue // flushed by an earlier try
+		if f.flushed != nil {
+			continue // by an earlier try
 		}
 		g.Go(func() error { return c.flushFile(ctx, cut, f) })
 	}
@@ -331,27 +334,22 @@ func (c *committer) flushFile(ctx context.Context, cut *cut, f *frozenFile) erro
 	}
 	v.mu.Lock()
 	v.frozen.set(contentKey(in.ino), m.entry(in.ino))
-	in.mu.Lock()
-	in.content, in.frozen = &m, nil
-	in.mu.Unlock()
 	v.mu.Unlock()
-	f.layer.releaseAll()
-	f.in = nil
-	v.settleMu(in)
+	f.flushed = &m
 	return nil
 }
 
-func (v *Volume) settleMu(in *inode) {
-	v.mu.Lock()
-	v.settle(in)
-	v.mu.Unlock()
-}
-
-// settleFiles lets inodes go that were in the table only for their changes.
-func (c *committer) settleFiles() {
-	v := c.v
+// rebase puts a finished local commit below everything: from now on it is read instead of what was frozen.
+func (v *Volume) rebase(cut *cut, root, snaps store.Ref) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.base, v.frozen, v.snapMap = v.localTree(root), nil, snaps
+	for _, f := range cut.files {
+		f.in.mu.Lock()
+		f.in.content, f.in.frozen = f.flushed, nil
+		f.in.mu.Unlock()
+		f.layer.releaseAll()
+	}
 	for _, in := range v.table {
 		if in.opens == 0 {
 			v.settle(in)
