@@ -33,8 +33,8 @@ type Chunker interface {
 }
 
 // Default names the chunker that a new repository uses for files of no
-// particular kind.
-const Default = "GFD-8"
+// particular kind. docs/chunking.md tells how it was chosen.
+const Default = "Typed-8"
 
 // repoMax is the largest chunk that a repository takes, in bytes. Chunkers
 // that have no bound of their own cut there, unless they are Unbounded.

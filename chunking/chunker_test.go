@@ -380,3 +380,39 @@ func TestRechunkErrors(t *testing.T) {
 		t.Errorf("no change: %d, %d, %v", from, to, err)
 	}
 }
+
+// FuzzEnds: however a stream is given, in pieces or to several workers, its
+// chunks are the same.
+func FuzzEnds(f *testing.F) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for i := range allNames {
+		f.Add(uint8(i), archive(rng), uint16(3000), uint16(700))
+		f.Add(uint8(i), sample(rng, "text", 40), uint16(1), uint16(100))
+	}
+	key := make([]byte, keySize)
+	f.Fuzz(func(t *testing.T, name uint8, data []byte, piece, segment uint16) {
+		c := newChunker(t, allNames[int(name)%len(allNames)], key)
+		if n := len(data); n > 0 && n < 100<<10 { // long enough to be cut
+			data = slices.Repeat(data, 1+min(20<<10/n, 200))
+		}
+		want := c.Ends(nil, data, true)
+		step := int(piece) + 1
+		var got []int
+		for start, seen := 0, 0; start < len(data); {
+			seen = min(seen+step, len(data))
+			for _, end := range c.Ends(nil, data[start:seen], seen == len(data)) {
+				got = append(got, start+end)
+			}
+			if len(got) > 0 {
+				start = got[len(got)-1]
+			}
+			if len(data)/step > 100 {
+				step *= 2
+			}
+		}
+		checkEnds(t, c.Name()+" in pieces", got, want)
+		p := Plan{Workers: 2, Segment: max(int(segment), len(data)/50, 1)}
+		checkEnds(t, c.Name()+" by two workers", p.Ends(c, nil, data, true), want)
+		checkEnds(t, c.Name()+" in two stages", p.TwoStageEnds(c, nil, data, true), want)
+	})
+}

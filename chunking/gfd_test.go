@@ -3,6 +3,9 @@ package chunking
 import (
 	"encoding/binary"
 	"flag"
+	"fmt"
+	"math"
+	"math/big"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
@@ -193,4 +196,59 @@ func TestSipHash(t *testing.T) {
 // forceKernel makes c use one kernel.
 func forceKernel(c Chunker, s gfdScanner) {
 	c.(*twoStage).mark.(*gfd).scan = s.scan
+}
+
+// specRank is the rank of the package documentation, by big integers.
+func specRank(k *gfdKey, window []byte) uint64 {
+	u := new(big.Int)
+	for i := 0; i < 8; i += 2 {
+		q := binary.LittleEndian.Uint64(window[8*i:]) + k.rank.hash[i]
+		r := binary.LittleEndian.Uint64(window[8*i+8:]) + k.rank.hash[i+1]
+		u.Add(u, new(big.Int).Mul(new(big.Int).SetUint64(q), new(big.Int).SetUint64(r)))
+	}
+	lo := new(big.Int).And(u, new(big.Int).SetUint64(math.MaxUint64))
+	hi := new(big.Int).And(u.Rsh(u, 64), new(big.Int).SetUint64(math.MaxUint64))
+	return sipHash(k.rank.sip0, k.rank.sip1, lo.Uint64(), hi.Uint64())
+}
+
+// specEnd is the cut rule of the package documentation, for a chunk with which
+// b begins and a stream that ends with it.
+func specEnd(k *gfdKey, avg int, threshold uint64, b []byte) int {
+	best, bestRank := 2*avg, uint64(math.MaxUint64)
+	for n := avg / 2; n <= min(len(b), 2*avg); n++ {
+		if !specMark(k, b, n-1) {
+			continue
+		}
+		rank := specRank(k, b[n-64:n])
+		if n < avg && rank <= threshold || n >= avg && rank <= 4*threshold {
+			return n
+		}
+		if rank < bestRank {
+			best, bestRank = n, rank
+		}
+	}
+	if len(b) < 2*avg {
+		return len(b)
+	}
+	return best
+}
+
+// TestSpecification cuts by the definition, and by the chunker.
+func TestSpecification(t *testing.T) {
+	rng := newRand(t)
+	for i, size := range gfdSizes[:4] {
+		avg := 1024 << i
+		key := randomKey(rng)
+		k := expandGFD(key, size.width)
+		for _, kind := range sampleKinds {
+			data := sample(rng, kind, 20*avg+rng.IntN(avg))
+			var want []int
+			for start := 0; start < len(data); {
+				start += specEnd(k, avg, size.below, data[start:])
+				want = append(want, start)
+			}
+			c := newChunker(t, fmt.Sprintf("GFD-%d", 1<<i), key)
+			checkEnds(t, c.Name()+" on "+kind, c.Ends(nil, data, true), want)
+		}
+	}
 }

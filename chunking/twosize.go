@@ -20,49 +20,29 @@ type TwoSize struct {
 // the call. A large chunk that is new, next to one that is known, is cut small.
 func (t TwoSize) Cut(r io.Reader, emit func(data []byte) error) error {
 	large := NewReader(r, t.Large)
-	var held []byte // a new large chunk whose successor is not known yet
-	var ends []int
-	small := func(chunk []byte) error {
-		ends = t.Small.Ends(ends[:0], chunk, true)
-		start := 0
-		for _, end := range ends {
-			if err := emit(chunk[start:end]); err != nil {
-				return err
-			}
-			start = end
-		}
-		return nil
-	}
+	var held []byte // a new chunk after a new one: the next decides how it is cut
 	afterKnown := false
 	for {
 		chunk, err := large.Next()
-		end := err == io.EOF
-		if err != nil && !end {
+		if err == io.EOF {
+			return t.emitNew(held, false, emit)
+		}
+		if err != nil {
 			return err
 		}
-		known := false
-		if !end {
-			if known, err = t.Index.Has(chunk); err != nil {
-				return err
-			}
+		known, err := t.Index.Has(chunk)
+		if err != nil {
+			return err
 		}
-		if len(held) > 0 {
-			cut := emit
-			if known {
-				cut = small
-			}
-			if err := cut(held); err != nil {
-				return err
-			}
-			held = held[:0]
+		if err := t.emitNew(held, known, emit); err != nil {
+			return err
 		}
+		held = held[:0]
 		switch {
-		case end:
-			return nil
 		case known:
 			err = emit(chunk)
 		case afterKnown:
-			err = small(chunk)
+			err = t.emitNew(chunk, true, emit)
 		default:
 			held = append(held, chunk...)
 		}
@@ -71,4 +51,22 @@ func (t TwoSize) Cut(r io.Reader, emit func(data []byte) error) error {
 		}
 		afterKnown = known
 	}
+}
+
+// emitNew emits a large chunk that is new, cut small if it lies at a border.
+func (t TwoSize) emitNew(chunk []byte, border bool, emit func(data []byte) error) error {
+	if len(chunk) == 0 {
+		return nil
+	}
+	if !border {
+		return emit(chunk)
+	}
+	start := 0
+	for _, end := range t.Small.Ends(nil, chunk, true) {
+		if err := emit(chunk[start:end]); err != nil {
+			return err
+		}
+		start = end
+	}
+	return nil
 }

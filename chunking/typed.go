@@ -13,8 +13,9 @@ const (
 	// of a tar header.
 	typedHead = 512
 
-	// typedSmall is the length in bytes under which parts are not cut apart.
-	typedSmall = 512
+	// typedSmall is the length in bytes under which parts are not cut apart:
+	// what a chunk costs would be more than what it saves.
+	typedSmall = 1024
 )
 
 // newTyped returns a chunker that knows file formats: it cuts where a member
@@ -77,22 +78,23 @@ func (c typed) end(data []byte, eof bool) int {
 	return n
 }
 
-// headerLength returns the length of the first chunk of a known format that
-// data begins with: of its header, or of all of it if it is small. Only what
-// is at the start of data counts, so that more data do not change the answer,
-// but for a JPEG header that is not complete.
+// headerLength returns the length of the header that data begins with, if what
+// follows it is long enough to be a chunk of its own. Only the start of data
+// counts, so that more data do not change the answer, but for a JPEG header that
+// is not complete: n is more than len(data) then.
 func headerLength(data []byte) (n int, ok bool) {
 	switch {
 	case bytes.HasPrefix(data, []byte("PK\x03\x04")):
 		return zipHeader(data)
 	case bytes.HasPrefix(data, []byte("\xff\xd8\xff")):
-		return jpegHeader(data)
+		n = jpegHeader(data)
 	case isID3(data):
-		return id3Length(data), true
+		n = id3Length(data)
 	case isTar(data):
-		return tarHeader(data)
+		size, err := parseOctal(data[124:136])
+		return 512, err == nil && size >= typedSmall
 	}
-	return 0, false
+	return n, n >= typedSmall || n > len(data)
 }
 
 func zipHeader(data []byte) (n int, ok bool) {
@@ -100,26 +102,25 @@ func zipHeader(data []byte) (n int, ok bool) {
 		return 0, false
 	}
 	n = 30 + int(binary.LittleEndian.Uint16(data[26:])) + int(binary.LittleEndian.Uint16(data[28:]))
-	if size := binary.LittleEndian.Uint32(data[18:]); size < typedSmall {
-		n += int(size)
-	}
-	return n, true
+	const sizeFollows = 1 << 3 // a flag: the size stands behind the data
+	return n, data[6]&sizeFollows != 0 || binary.LittleEndian.Uint32(data[18:]) >= typedSmall
 }
 
 // jpegHeader returns the place of the marker that begins the picture proper:
-// Exif and other metadata lie before it.
-func jpegHeader(data []byte) (n int, ok bool) {
+// Exif and other metadata lie before it. It returns 0 if data are not a JPEG
+// header.
+func jpegHeader(data []byte) (n int) {
 	const startOfScan = 0xda
 	for n = 2; n+4 <= len(data); {
 		if data[n] != 0xff {
-			return 0, false
+			return 0
 		}
 		if data[n+1] == startOfScan {
-			return n, true
+			return n
 		}
 		n += 2 + int(binary.BigEndian.Uint16(data[n+2:]))
 	}
-	return n + 4, true
+	return n + 4
 }
 
 func isID3(data []byte) bool {
@@ -146,14 +147,6 @@ func isTar(data []byte) bool {
 	return err == nil && want == int64(sum)
 }
 
-func tarHeader(data []byte) (n int, ok bool) {
-	n = 512
-	if size, err := parseOctal(data[124:136]); err == nil && size >= 0 && size < typedSmall {
-		n += int(size+511) &^ 511
-	}
-	return n, true
-}
-
 func parseOctal(field []byte) (int64, error) {
 	return strconv.ParseInt(strings.Trim(string(field), " \x00"), 8, 64)
 }
@@ -162,18 +155,18 @@ func parseOctal(field []byte) (int64, error) {
 // bytes, where a part of a known format begins or ends, or 0.
 func firstPart(data []byte, limit int) int {
 	best := limit
-	for _, p := range parts {
-		for from := typedSmall; from < best; {
-			// The sign of a part may stand as much as a header behind its start.
-			i := bytes.Index(data[from:min(best+typedHead, len(data))], []byte(p.sign))
-			if i < 0 {
-				break
+	for i := typedSmall; ; i++ {
+		// The sign of a part may stand as much as a header behind its start.
+		end := min(best+typedHead, len(data))
+		if i = partSigns.next(data[:end], i); i == end {
+			break
+		}
+		for _, p := range parts {
+			if bytes.HasPrefix(data[i:], []byte(p.sign)) {
+				if at := p.at(data, i); at >= typedSmall {
+					best = min(best, at)
+				}
 			}
-			if at := p.at(data, from+i); at >= typedSmall && at < best {
-				best = at
-				break
-			}
-			from += i + 1
 		}
 	}
 	if best == limit {
@@ -181,6 +174,14 @@ func firstPart(data []byte, limit int) int {
 	}
 	return best
 }
+
+var partSigns = func() *signSet {
+	var signs []string
+	for _, p := range parts {
+		signs = append(signs, p.sign)
+	}
+	return newSignSet(signs)
+}()
 
 // parts are the signs by which firstPart finds parts, and for each a function
 // that returns the place that the sign at i stands for, or 0 if none.

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -60,6 +61,38 @@ func jpegOf(picture []byte) []byte {
 	return slices.Concat([]byte{0xff, 0xd8, 0xff, 0xe1, byte((len(exif) + 2) >> 8), byte(len(exif) + 2)}, exif, []byte{0xff, 0xda, 0, 8}, picture)
 }
 
+// partsByHand returns files of the formats that Typed knows, written here so
+// that no library can change them.
+func partsByHand(rng *rand.Rand) []byte {
+	zipMember := func(size int) []byte {
+		h := make([]byte, 30)
+		copy(h, "PK\x03\x04")
+		binary.LittleEndian.PutUint32(h[18:], uint32(size))
+		binary.LittleEndian.PutUint16(h[26:], 4)
+		return slices.Concat(h, []byte("name"), sample(rng, "random", size))
+	}
+	tarMember := func(size int) []byte {
+		h := make([]byte, 512)
+		copy(h, "name")
+		copy(h[124:], fmt.Sprintf("%011o", size))
+		copy(h[148:], "        ")
+		copy(h[257:], "ustar\x0000")
+		sum := 0
+		for _, b := range h {
+			sum += int(b)
+		}
+		copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+		return slices.Concat(h, sample(rng, "random", size), make([]byte, -size&511))
+	}
+	return slices.Concat(
+		zipMember(50000), zipMember(100), zipMember(3000), []byte("PK\x01\x02"), sample(rng, "random", 4000), []byte("PK\x01\x02"),
+		tarMember(70000), tarMember(10), tarMember(2000), tarMember(0),
+		jpegOf(sample(rng, "random", 40000)),
+		[]byte("1 0 obj stream\r\n"), sample(rng, "random", 30000), []byte("\nendstream\n"),
+		[]byte("ID3\x03\x00\x00\x00\x00\x20\x01"), sample(rng, "random", 50000), []byte("TAG"), make([]byte, 125),
+	)
+}
+
 // TestTyped: a member is the same chunks in whatever archive it lies.
 func TestTyped(t *testing.T) {
 	rng := newRand(t)
@@ -100,4 +133,36 @@ func TestTyped(t *testing.T) {
 			t.Errorf("%s: %d of the member's %d chunks are found", name, shared, len(alone))
 		}
 	}
+}
+
+func TestSigns(t *testing.T) {
+	rng := newRand(t)
+	set := newSignSet([]string{"abc", "bca", "\xff\x00\xff"})
+	for range 2000 {
+		data := make([]byte, rng.IntN(300))
+		for i := range data {
+			data[i] = "abcd\xff\x00"[rng.IntN(6)]
+		}
+		from := rng.IntN(len(data) + 1)
+		want := len(data)
+		for i := from; i+2 < len(data); i++ {
+			if set.whole[0][data[i]]&set.whole[1][data[i+1]]&set.whole[2][data[i+2]] != 0 {
+				want = i
+				break
+			}
+		}
+		if got := set.next(data, from); got > want || got < want && !hasHalves(set, data[got:]) {
+			t.Fatalf("next(%q, %d) = %d, want %d", data, from, got, want)
+		}
+	}
+}
+
+// hasHalves reports whether data begins with bytes whose halves are all those
+// of signs.
+func hasHalves(s *signSet, data []byte) bool {
+	bits := byte(0xff)
+	for k := range 3 {
+		bits &= s.half[k][0][data[k]&15] & s.half[k][1][data[k]>>4]
+	}
+	return bits != 0
 }
