@@ -18,6 +18,7 @@ import (
 // wants the exit code N.
 func TestScript(t *testing.T) {
 	needFUSE(t)
+	buildNewer(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {

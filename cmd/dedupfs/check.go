@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/fs"
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// checkOptions are the flags of check.
+type checkOptions struct {
+	readData bool
+	subset   subsetFlag
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	var o checkOptions
+	cmd := &cobra.Command{
+		Use:   "check [REPO]",
+		Short: "Look for damage in a repository",
+		Long: "Read keys, commits and trees, and see that all they refer to is there; with --read-data, every byte of every object.\n" +
+			"What is damaged is named with the files that are lost by it. Nothing is changed. The exit code is 20 if all that is\n" +
+			"lost lies intact elsewhere too, and 21 if it does not.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			url, err := a.repoURL(args)
+			if err != nil {
+				return err
+			}
+			return a.check(cmd.Context(), url, o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.readData, "read-data", false, "read every byte")
+	cmd.Flags().Var(&o.subset, "read-data-subset", "read a share: `5%`, drawn anew each time, or 2/7, the second of seven parts")
+	return cmd
+}
+
+// subsetFlag is a share of all multichunks.
+type subsetFlag store.Subset
+
+func (f *subsetFlag) Type() string { return "share" }
+
+func (f *subsetFlag) String() string {
+	if f.Parts == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d", f.Part, f.Parts)
+}
+
+// maxParts bounds how small a share can be.
+const maxParts = 10_000
+
+func (f *subsetFlag) Set(s string) error {
+	bad := fmt.Errorf("%q is not a share; write a percentage, as in 5%%, or a part, as in 2/7", s)
+	if number, ok := strings.CutSuffix(s, "%"); ok {
+		percent, err := strconv.ParseFloat(number, 64)
+		if err != nil || !(percent > 0 && percent <= 100) {
+			return bad
+		}
+		f.Parts = int(min(math.Round(100/percent), maxParts))
+		f.Part = 1 + rand.IntN(f.Parts)
+		return nil
+	}
+	part, parts, _ := strings.Cut(s, "/")
+	n, err1 := strconv.Atoi(part)
+	m, err2 := strconv.Atoi(parts)
+	if err1 != nil || err2 != nil || n < 1 || n > m || m > maxParts {
+		return bad
+	}
+	f.Part, f.Parts = n, m
+	return nil
+}
+
+// reportJSON is what `check --json` prints.
+type reportJSON struct {
+	Objects int64        `json:"objects"`
+	Bytes   int64        `json:"bytes"`
+	Nodes   int64        `json:"nodes"`
+	Chunks  int64        `json:"chunks"`
+	Foreign []string     `json:"foreign"`
+	Damages []damageJSON `json:"damages"`
+}
+
+// damageJSON is one damaged object.
+type damageJSON struct {
+	Object     string   `json:"object"`
+	Error      string   `json:"error"`
+	Repairable bool     `json:"repairable"`
+	Files      []string `json:"files"` // SNAPSHOT:PATH of what is lost with it
+}
+
+func (a *app) check(ctx context.Context, url string, o checkOptions) error {
+	password, err := a.password(ctx, false)
+	if err != nil {
+		return err
+	}
+	st, err := a.openRemote(ctx, url, false, false)
+	if err != nil {
+		return err
+	}
+	repo, err := store.Open(ctx, st, password, nil)
+	if err != nil {
+		return err
+	}
+	report, err := a.runCheck(ctx, repo, o)
+	if err != nil {
+		return err
+	}
+	out := reportJSON{report.Objects, report.Bytes, report.Nodes, report.Chunks, report.Foreign, []damageJSON{}}
+	files, err := a.affected(ctx, repo, report.Damages)
+	if err != nil {
+		a.say("which files are affected is not fully known: %v", err)
+	}
+	for i, d := range report.Damages {
+		out.Damages = append(out.Damages, damageJSON{d.Object, d.Err.Error(), d.Repairable, files[i]})
+	}
+	if err := a.printReport(&out); err != nil {
+		return err
+	}
+	return damageError(report.Damages)
+}
+
+func (a *app) runCheck(ctx context.Context, repo *store.Repository, o checkOptions) (*store.CheckReport, error) {
+	bar := a.newBar("checking")
+	defer bar.done()
+	return repo.Check(ctx, &store.CheckOptions{
+		ReadData: o.readData || o.subset.Parts > 0,
+		Subset:   store.Subset(o.subset),
+		Progress: func(done, total int64, stage string) {
+			bar.describe("checking %s", stage)
+			bar.set(done, total)
+		},
+	})
+}
+
+// affected returns for each damage the files that it takes bytes from.
+func (a *app) affected(ctx context.Context, repo *store.Repository, damages []store.Damage) ([][]string, error) {
+	files := make([][]string, len(damages))
+	lost := map[store.ID][]int{}
+	for i, d := range damages {
+		files[i] = []string{}
+		for _, id := range d.IDs {
+			lost[id] = append(lost[id], i)
+		}
+	}
+	if len(lost) == 0 {
+		return files, nil
+	}
+	ca, err := cache.OpenReader(ctx, repo, &cache.Options{Memory: int64(a.g.memory) / 2})
+	if err != nil {
+		return files, err
+	}
+	defer ca.Close()
+	err = fs.Affected(ctx, ca, repo, func(id store.ID) bool { return lost[id] != nil }, func(path string, id store.ID) {
+		for _, i := range lost[id] {
+			if !slices.Contains(files[i], path) {
+				files[i] = append(files[i], path)
+			}
+		}
+	})
+	return files, err
+}
+
+// printReport prints what was found. Damages are results, so they go to stdout.
+func (a *app) printReport(r *reportJSON) error {
+	if a.g.json {
+		return a.printJSON(r)
+	}
+	for _, d := range r.Damages {
+		verdict := "not repairable"
+		if d.Repairable {
+			verdict = "repairable"
+		}
+		fmt.Fprintf(a.stdout, "%s: %s (%s)\n", d.Object, escape(d.Error), verdict)
+		for _, f := range d.Files {
+			fmt.Fprintf(a.stdout, "  affects %s\n", escape(f))
+		}
+	}
+	for _, name := range r.Foreign {
+		a.say("not ours, left alone: %s", escape(name))
+	}
+	a.say("checked %d objects, %s: %d nodes, %d chunks, %d objects damaged", r.Objects, humanSize(r.Bytes), r.Nodes, r.Chunks, len(r.Damages))
+	return nil
+}
+
+// damageError returns the error for what a check has found.
+func damageError(damages []store.Damage) error {
+	if len(damages) == 0 {
+		return nil
+	}
+	for _, d := range damages {
+		if !d.Repairable {
+			return fail(exitLost, "%d objects are damaged, and not all that they held lies elsewhere too", len(damages))
+		}
+	}
+	return fail(exitDamaged, "%d objects are damaged; all that they held lies intact elsewhere too", len(damages))
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dedupfs/dedupfs/remote"
+)
+
+// mountOptions are the flags of mount.
+type mountOptions struct {
+	daemon     bool
+	readOnly   bool
+	allowOther bool
+	fsync      string
+	poll       durationFlag
+	cacheSize  sizeFlag
+	offline    string
+	snapshots  string
+	fuse       []string // -o
+
+	offlineWait time.Duration // what offline says; negative waits for ever
+}
+
+const (
+	defaultCacheSize = 20 << 30 // bytes
+	defaultPoll      = 10 * time.Second
+)
+
+func (a *app) mountCommand() *cobra.Command {
+	o := &mountOptions{poll: durationFlag(defaultPoll), cacheSize: defaultCacheSize}
+	cmd := &cobra.Command{
+		Use:   "mount [REPO] DIR",
+		Short: "Mount a repository",
+		Long: "Mount the file system in REPO at DIR and stay in the foreground until it is unmounted, by `dedupfs umount`, umount(8)\n" +
+			"or Ctrl-C, and all is on the remote. A second Ctrl-C stops at once; the rest is uploaded by the next mount.\n\n" +
+			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, offline= and snapshots_dir=, as the flags of these\n" +
+			"names, and those of mount(8).",
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.complete(); err != nil {
+				return err
+			}
+			url, err := a.repoURL(args[:len(args)-1])
+			if err != nil {
+				return err
+			}
+			return a.mount(cmd.Context(), url, args[len(args)-1], o)
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.daemon, "daemon", "d", false, "go to the background when it is mounted")
+	f.BoolVar(&o.readOnly, "read-only", false, "refuse all changes")
+	f.BoolVar(&o.allowOther, "allow-other", false, "let other users in; modes and owners decide what they may do")
+	f.StringVar(&o.fsync, "fsync", "local", "where data is safe when fsync returns: `local` or remote")
+	f.Var(&o.poll, "poll", "how often to look for changes of other machines (0: never)")
+	f.Var(&o.cacheSize, "cache-size", "most that the local state may take on disk")
+	f.StringVar(&o.offline, "offline", "30s", "what a read does while the storage is away: `wait`, error, or a time to wait before the error")
+	f.StringVar(&o.snapshots, "snapshots-dir", snapshotsDir, "`NAME` of the directory of snapshots in the root; - for none")
+	f.StringSliceVarP(&o.fuse, "options", "o", nil, "mount options, separated by commas")
+	return cmd
+}
+
+// complete takes over what -o says and checks all values.
+func (o *mountOptions) complete() error {
+	var rest []string
+	for _, opt := range o.fuse {
+		known, err := o.set(opt)
+		if err != nil {
+			return usageError("-o %s: %w", opt, err)
+		}
+		if !known {
+			rest = append(rest, opt)
+		}
+	}
+	o.fuse = rest
+	if o.fsync != "local" && o.fsync != "remote" {
+		return usageError("--fsync is local or remote, not %q", o.fsync)
+	}
+	if o.snapshots != "-" && checkEntryName(o.snapshots) != nil {
+		return usageError("--snapshots-dir: %q is not a file name", o.snapshots)
+	}
+	var err error
+	if o.offlineWait, err = parseOffline(o.offline); err != nil {
+		return usageError("--offline: %w", err)
+	}
+	return nil
+}
+
+// pollInterval returns how often to look for others' changes; negative is never.
+func (o *mountOptions) pollInterval() time.Duration {
+	if o.poll == 0 {
+		return -1
+	}
+	return time.Duration(o.poll)
+}
+
+// set takes over one option of -o if it is ours.
+func (o *mountOptions) set(opt string) (known bool, err error) {
+	name, value, _ := strings.Cut(opt, "=")
+	switch name {
+	case "ro":
+		o.readOnly = true
+	case "rw":
+		o.readOnly = false
+	case "allow_other":
+		o.allowOther = true
+	case "fsync":
+		o.fsync = value
+	case "poll":
+		err = o.poll.Set(value)
+	case "cache_size":
+		err = o.cacheSize.Set(value)
+	case "offline":
+		o.offline = value
+	case "snapshots_dir":
+		o.snapshots = value
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+// parseOffline reads the value of --offline.
+func parseOffline(s string) (time.Duration, error) {
+	switch s {
+	case "wait":
+		return -1, nil
+	case "error":
+		return 0, nil
+	}
+	d, err := parseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is neither wait nor error nor a duration", s)
+	}
+	return d, nil
+}
+
+// mount mounts and serves, or has a daemon do it.
+func (a *app) mount(ctx context.Context, url, dir string, o *mountOptions) error {
+	password, err := a.password(ctx, false)
+	if err != nil {
+		return err
+	}
+	if o.daemon && !isDaemon() {
+		word, err := startDaemon(ctx, password)
+		if err == nil {
+			a.say("mounted %s at %s; the log is %s", escape(remote.Redact(url)), escape(dir), escape(word.Log))
+		}
+		return err
+	}
+	a.tuneMemory()
+	s, err := a.openSession(ctx, url, password, o)
+	if err != nil {
+		return err
+	}
+	if err := s.mountAt(ctx, dir, o); err != nil {
+		return errors.Join(err, s.end(ctx, nil))
+	}
+	return s.serve(ctx)
+}
+
+// tuneMemory makes the garbage collector keep to --memory: it gets busier as
+// the limit comes near, and never lets the heap double.
+func (a *app) tuneMemory() {
+	debug.SetMemoryLimit(int64(a.g.memory))
+	debug.SetGCPercent(50)
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+func TestMountOptions(t *testing.T) {
+	o := mountOptions{
+		fsync: "local", offline: "30s", snapshots: snapshotsDir,
+		fuse: []string{"ro", "allow_other", "fsync=remote", "poll=1m", "cache_size=1G", "offline=error", "snapshots_dir=past", "noatime"},
+	}
+	if err := o.complete(); err != nil {
+		t.Fatal(err)
+	}
+	if !o.readOnly || !o.allowOther || o.fsync != "remote" || o.pollInterval() != time.Minute || o.cacheSize != 1<<30 ||
+		o.offlineWait != 0 || o.snapshots != "past" || len(o.fuse) != 1 || o.fuse[0] != "noatime" {
+		t.Errorf("complete = %+v", o)
+	}
+}
+
+func TestMountOptionsRefused(t *testing.T) {
+	for _, opt := range []string{"fsync=never", "poll=often", "cache_size=big", "offline=maybe", "snapshots_dir=a/b", "snapshots_dir=.."} {
+		o := mountOptions{fsync: "local", offline: "30s", snapshots: snapshotsDir, fuse: []string{opt}}
+		if err := o.complete(); err == nil {
+			t.Errorf("-o %s is taken", opt)
+		}
+	}
+}
+
+func TestParseOffline(t *testing.T) {
+	for in, want := range map[string]time.Duration{"wait": -1, "error": 0, "30s": 30 * time.Second, "1h": time.Hour} {
+		if got, err := parseOffline(in); err != nil || got != want {
+			t.Errorf("parseOffline(%q) = %v, %v, want %v", in, got, err, want)
+		}
+	}
+}
+
+func TestSubsetFlag(t *testing.T) {
+	for in, parts := range map[string]int{"5%": 20, "100%": 1, "0.5%": 200, "2/7": 7} {
+		var f subsetFlag
+		if err := f.Set(in); err != nil || f.Parts != parts || f.Part < 1 || f.Part > parts {
+			t.Errorf("Set(%q) = %+v, %v, want one of %d parts", in, f, err, parts)
+		}
+	}
+	for _, in := range []string{"", "5", "0%", "101%", "0/7", "8/7", "1/0", "x/y"} {
+		var f subsetFlag
+		if err := f.Set(in); err == nil {
+			t.Errorf("Set(%q) = %+v, want an error", in, f)
+		}
+	}
+}

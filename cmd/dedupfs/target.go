@@ -1,0 +1,173 @@
+package main
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dedupfs/dedupfs/fs"
+)
+
+// targetDir is an open directory that files are restored into. All its methods
+// work relative to the descriptor and follow no symbolic link, so that nothing
+// can lead them elsewhere.
+type targetDir struct {
+	fd   int
+	path string // for messages and for hard links
+}
+
+const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+
+// openTarget opens the directory at path, which the user has named: links on
+// the way to it are followed.
+func openTarget(path string) (*targetDir, error) {
+	fd, err := unix.Open(path, dirFlags, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return &targetDir{fd, filepath.Clean(path)}, nil
+}
+
+func (d *targetDir) close() { unix.Close(d.fd) }
+
+// makeDir opens the directory name, and makes it if it is not there. A symbolic
+// link in its place is replaced; anything else there is an error.
+func (d *targetDir) makeDir(name string) (*targetDir, error) {
+	err := unix.Mkdirat(d.fd, name, 0o700)
+	if errors.Is(err, unix.EEXIST) && d.isSymlink(name) {
+		if err := unix.Unlinkat(d.fd, name, 0); err != nil {
+			return nil, fmt.Errorf("remove symbolic link: %w", err)
+		}
+		err = unix.Mkdirat(d.fd, name, 0o700)
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
+	fd, err := unix.Openat(d.fd, name, dirFlags|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open directory: %w", err)
+	}
+	sub := &targetDir{fd, filepath.Join(d.path, name)}
+	// One that was restored before may forbid its owner to write.
+	if os.Geteuid() != 0 {
+		if err := unix.Fchmod(fd, 0o700); err != nil {
+			sub.close()
+			return nil, fmt.Errorf("make directory writable: %w", err)
+		}
+	}
+	return sub, nil
+}
+
+func (d *targetDir) lstat(name string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	return st, err
+}
+
+func (d *targetDir) isSymlink(name string) bool {
+	st, err := d.lstat(name)
+	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
+}
+
+// holds reports whether name is a regular file with size and time of at. Times
+// are set when all bytes are there, so it was restored by an earlier run.
+func (d *targetDir) holds(name string, at fs.Attr) bool {
+	st, err := d.lstat(name)
+	if err != nil || at.Mode&unix.S_IFMT != unix.S_IFREG || uint32(st.Mode)&unix.S_IFMT != unix.S_IFREG {
+		return false
+	}
+	mtime := mtimeOf(&st)
+	return uint64(st.Size) == at.Size && int64(mtime.Sec) == at.Mtime.Sec && uint32(mtime.Nsec) == at.Mtime.Nsec
+}
+
+// tempName returns the name that an entry has until it is complete. It is the
+// same in every run, so that what a killed run left behind is used up.
+func tempName(name string) string {
+	return fmt.Sprintf(".dedupfs-restore-%x", sha256.Sum256([]byte(name)))[:48]
+}
+
+func (d *targetDir) create(name string) (*os.File, error) {
+	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("create: %w", err)
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), nil
+}
+
+func (d *targetDir) symlink(target, name string) error {
+	if err := unix.Symlinkat(target, d.fd, name); err != nil {
+		return fmt.Errorf("make symbolic link: %w", err)
+	}
+	return nil
+}
+
+func (d *targetDir) mknod(name string, at fs.Attr) error {
+	if err := mknodat(d.fd, name, at.Mode, at.Rdev); err != nil {
+		return fmt.Errorf("make %s: %w", typeName(at.Mode), err)
+	}
+	return nil
+}
+
+// link makes name one more name of a file restored before.
+func (d *targetDir) link(first link, name string) error {
+	temp := tempName(name)
+	d.remove(temp)
+	defer d.remove(temp)
+	from, err := openTarget(first.dir)
+	if err != nil {
+		return err
+	}
+	defer from.close()
+	if err := unix.Linkat(from.fd, first.name, d.fd, temp, 0); err != nil {
+		return fmt.Errorf("make hard link: %w", err)
+	}
+	return d.rename(temp, name)
+}
+
+func (d *targetDir) rename(from, to string) error {
+	if err := unix.Renameat(d.fd, from, d.fd, to); err != nil {
+		return fmt.Errorf("put in place: %w", err)
+	}
+	return nil
+}
+
+// remove removes name if it is still there.
+func (d *targetDir) remove(name string) { _ = unix.Unlinkat(d.fd, name, 0) }
+
+// chown sets the owner. Only root can give files away; others keep them.
+func (d *targetDir) chown(name string, at fs.Attr) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if err := unix.Fchownat(d.fd, name, int(at.Uid), int(at.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set owner: %w", err)
+	}
+	return nil
+}
+
+// chmod sets the mode. Symbolic links have none.
+func (d *targetDir) chmod(name string, at fs.Attr) error {
+	if at.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+		return nil
+	}
+	if err := unix.Fchmodat(d.fd, name, at.Mode&0o7777, 0); err != nil {
+		return fmt.Errorf("set mode: %w", err)
+	}
+	return nil
+}
+
+func (d *targetDir) utimes(name string, at fs.Attr) error {
+	ts := []unix.Timespec{
+		{Sec: at.Atime.Sec, Nsec: int64(at.Atime.Nsec)},
+		{Sec: at.Mtime.Sec, Nsec: int64(at.Mtime.Nsec)},
+	}
+	if err := unix.UtimesNanoAt(d.fd, name, ts, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set times: %w", err)
+	}
+	return nil
+}

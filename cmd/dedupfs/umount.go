@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func (a *app) umountCommand() *cobra.Command {
+	var noWait bool
+	var timeout durationFlag
+	cmd := &cobra.Command{
+		Use:     "umount [DIR]",
+		Aliases: []string{"unmount"},
+		Short:   "Unmount, when all is on the remote",
+		Long: "Upload all that is not yet on the remote, with progress, then unmount. While it waits the mount can be used; an\n" +
+			"interrupt leaves it mounted. A mount whose process has died is cleared.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if noWait && timeout != 0 {
+				return usageError("--no-wait and --timeout exclude each other")
+			}
+			return a.umount(cmd.Context(), args, umountOptions{NoWait: noWait, Timeout: time.Duration(timeout)})
+		},
+	}
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the upload; the next mount goes on with it")
+	cmd.Flags().Var(&timeout, "timeout", "give up after this time, with exit code 30; the mount stays")
+	return cmd
+}
+
+func (a *app) umount(ctx context.Context, args []string, o umountOptions) error {
+	m, err := theMount(args)
+	if errors.Is(err, errDeadMount) {
+		if err := detach(args[0]); err != nil {
+			return err
+		}
+		a.say("cleared the mount of a process that has died")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := syncMount(m.dir); err != nil {
+		return err
+	}
+	return a.callWithBar(ctx, m, "POST", "/umount", o, nil)
+}
+
+// callWithBar sends a request that may take long, and shows how far it is.
+func (a *app) callWithBar(ctx context.Context, m *mounted, method, path string, in, out any) error {
+	bar := a.newBar("uploading")
+	defer bar.done()
+	return m.call(ctx, method, path, in, out, func(p progress) {
+		bar.describe("%s", p.What)
+		bar.set(p.Done, p.Total)
+	})
+}
+
+func (a *app) syncCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "sync [DIR]",
+		Short: "Commit, upload and fetch now; return when all is on the remote",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := theMount(args)
+			if err != nil {
+				return err
+			}
+			if err := syncMount(m.dir); err != nil {
+				return err
+			}
+			return a.callWithBar(cmd.Context(), m, "POST", "/sync", nil, nil)
+		},
+	}
+}
