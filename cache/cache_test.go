@@ -657,3 +657,31 @@ func TestAdoptBase(t *testing.T) {
 		t.Errorf("LocalNode of nothing = %v, want ErrNotLocal", err)
 	}
 }
+
+// TestDamagedLog spoils the bytes of chunks in the log: those that are on the
+// remote come from there, those that are not are reported.
+func TestDamagedLog(t *testing.T) {
+	f := newFixture(t)
+	f.open()
+	stored := f.addRandom(10, 8000)
+	f.commit(stored, "l")
+	f.publish()
+	f.st.away.Store(true)
+	pending := f.add(randomBytes(f.rng, 8000))
+	list, err := f.disk.List("log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range list {
+		f.disk.Spoil("log/"+info.Name, 64)
+	}
+	f.st.away.Store(false)
+	f.c.DropMemoryForTest()
+	f.check(f.c, stored)
+	if n := f.c.Fetched(); n == 0 {
+		t.Error("nothing was fetched: the log was not damaged")
+	}
+	if _, err := f.c.Chunk(t.Context(), pending.ref); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("Chunk whose only copy is damaged = %v, want ErrCorrupt", err)
+	}
+}

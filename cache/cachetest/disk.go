@@ -255,6 +255,24 @@ func (d *Disk) Replace(name string, data []byte) error {
 	return nil
 }
 
+// Spoil flips a bit in each byte of a file from off on, also for those who have it open.
+func (d *Disk) Spoil(name string, off int64) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, base, err := d.find("spoil", name)
+	if err != nil {
+		return err
+	}
+	f := p.now[base]
+	if f == nil {
+		return pathError("spoil", name, fs.ErrNotExist)
+	}
+	for i := off; i < int64(len(f.data)); i++ {
+		f.data[i] ^= 1
+	}
+	return nil
+}
+
 // Clone returns a copy of the disk as it is, all of it lasting.
 func (d *Disk) Clone() *Disk { return d.after(func(n int) keep { return keepAll(n) }, nil) }
 
@@ -512,9 +530,19 @@ func (h *handle) Sync() error {
 	if err := h.check("sync"); err != nil {
 		return err
 	}
-	h.f.lasting = bytes.Clone(h.f.data)
+	for _, w := range h.f.writes {
+		h.f.lasting = w.apply(h.f.lasting)
+	}
 	h.f.writes = nil
 	return nil
+}
+
+// loseWrites lets a sync fail as kernels do: what could not be written is read
+// back all the same, and is not written by the next sync either.
+func (h *handle) loseWrites() {
+	h.d.mu.Lock()
+	defer h.d.mu.Unlock()
+	h.f.writes = nil
 }
 
 func (h *handle) Truncate(n int64) error {

@@ -125,8 +125,12 @@ func (h *faultyFile) WriteAt(off int64, parts ...[]byte) error {
 	return h.File.WriteAt(off, parts...)
 }
 
+// Sync loses what it should have written when it fails, if the file is a Disk's.
 func (h *faultyFile) Sync() error {
 	if err := h.f.step("sync", h.name); err != nil {
+		if file, ok := h.File.(*handle); ok {
+			file.loseWrites()
+		}
 		return err
 	}
 	return h.File.Sync()
