@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"github.com/dedupfs/dedupfs/store/internal/seal"
@@ -124,14 +125,20 @@ func (g *Registration) Next(c *Commit) *Commit {
 
 func (c *Commit) chain() chain { return chain{c.Client, c.Incarnation} }
 
-// nextSkip returns the skip links of the commit after c: for each k, the largest multiple of 2^k below its number. The first of them, its
-// predecessor, is left out.
+// nextSkip returns the skip links of the commit after c: for each k, the two largest multiples of 2^k below its number. The first of
+// them, its predecessor, is left out. All others are among what c links to.
 func nextSkip(c *Commit) []SkipLink {
-	var links []SkipLink
-	above := c.Seq & -c.Seq << 1 // c itself is the largest for all powers of two below this
-	for _, l := range c.links() {
-		if l.Seq%above == 0 {
+	var (
+		links []SkipLink
+		seen  [64]int // how many multiples of 2^k are larger than what is looked at
+	)
+	for _, l := range append([]SkipLink{{c.Seq, c.hash}}, c.links()...) {
+		zeros := bits.TrailingZeros64(uint64(l.Seq))
+		if seen[zeros] < 2 && l.Seq != c.Seq {
 			links = append(links, l)
+		}
+		for k := range zeros + 1 {
+			seen[k]++
 		}
 	}
 	return links

@@ -352,9 +352,12 @@ func TestSkipLinks(t *testing.T) {
 func checkLinks(t *testing.T, c *Commit) {
 	t.Helper()
 	var want []Seq
-	for k := Seq(1); k < c.Seq; k *= 2 {
-		if s := (c.Seq - 1) / k * k; s > 0 && (len(want) == 0 || want[len(want)-1] != s) {
-			want = append(want, s)
+	for s := c.Seq - 1; s > 0; s-- {
+		for k := Seq(1); k <= s; k *= 2 {
+			if s%k == 0 && s+2*k >= c.Seq {
+				want = append(want, s)
+				break
+			}
 		}
 	}
 	var got []Seq

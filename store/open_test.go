@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dedupfs/dedupfs/remote"
@@ -47,13 +48,10 @@ func openOn(t testing.TB, st remote.Storage) *Repository {
 
 // failAt makes kind befall call number i of op, counted from 0.
 func failAt(f *remotetest.Fault, kind remotetest.Kind, op string, i int) {
-	n := 0
+	var calls atomic.Int64
 	f.SetHook(func(called, name string) error {
-		if called == op {
-			if n == i {
-				f.Inject(kind, op, name, 1)
-			}
-			n++
+		if called == op && calls.Add(1) == int64(i)+1 {
+			f.Inject(kind, op, name, 1)
 		}
 		return nil
 	})

@@ -400,6 +400,11 @@ func (p *poll) findAccepted(ctx context.Context, c chain, l listed, v *verdict) 
 	case !errors.Is(err, remote.ErrNotExist):
 		return err
 	}
+	if len(l) == 0 {
+		if l, err = p.r.listAll(ctx, c, 0); err != nil {
+			return err
+		}
+	}
 	offered, err := p.newestListed(ctx, l, v)
 	if err != nil {
 		return err
