@@ -216,7 +216,8 @@ func Open(ctx context.Context, dir string, repo *store.Repository, o *Options) (
 
 // OpenReader opens a repository for reading alone: everything is kept in memory,
 // nothing is locked or written. Of the methods of Cache only Chunk, Node,
-// LocalNode, Prefetch, Fetched and Close can be used.
+// LocalNode, Prefetch, Fetched, LastCommit, the two for the state, and Close can
+// be used; Log and DB return nil.
 func OpenReader(ctx context.Context, repo *store.Repository, o *Options) (*Cache, error) {
 	c := newCache(repo, o)
 	if err := c.openMemory(); err != nil {

@@ -92,15 +92,17 @@ func (c *Cache) SaveState(s State) error {
 	return c.UpdateState(func(old *State) { *old = s })
 }
 
-// UpdateState changes the state in one step: what others save meanwhile is not lost.
+// UpdateState changes the state in one step: what others save meanwhile is not lost. That of a reader is in memory only.
 func (c *Cache) UpdateState(change func(s *State)) error {
 	c.stateMu.Lock()
 	defer c.stateMu.Unlock()
 	s := c.State()
 	change(&s)
-	b := appendSmallFile(nil, magicClient, appendState(nil, &s))
-	if err := c.retryFull(int64(len(b)), func() error { return writeFile(c.fsys, "client", b) }); err != nil {
-		return fmt.Errorf("save state of client: %w", err)
+	if c.fsys != nil {
+		b := appendSmallFile(nil, magicClient, appendState(nil, &s))
+		if err := c.retryFull(int64(len(b)), func() error { return writeFile(c.fsys, "client", b) }); err != nil {
+			return fmt.Errorf("save state of client: %w", err)
+		}
 	}
 	c.mu.Lock()
 	c.state = s
