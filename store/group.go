@@ -75,9 +75,9 @@ func (g *groupBuffer) start(i int) int {
 // length returns the bytes of chunk i.
 func (g *groupBuffer) length(i int) int { return g.ends[i] - g.start(i) }
 
-// chunksWithin returns how many chunks from the first on have at most size bytes together.
-func (g *groupBuffer) chunksWithin(size int) int {
-	return sort.SearchInts(g.ends, groupHeadRoom+size+1)
+// chunksWithin returns how many chunks from i on have at most size bytes together.
+func (g *groupBuffer) chunksWithin(i, size int) int {
+	return sort.SearchInts(g.ends[i:], g.start(i)+size+1)
 }
 
 // block returns the block of the chunks from i up to j. It overwrites what stands before chunk i.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -122,6 +123,20 @@ func TestNodeHintsDoNotCount(t *testing.T) {
 	n.Entries[0].Refs[0].ID[0] ^= 1
 	if _, err := r.CheckNode(id, AppendNode(nil, n)); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("CheckNode of another node: %v, want %v", err, ErrCorrupt)
+	}
+}
+
+// TestNodeExample checks the worked example in FORMAT.md.
+func TestNodeExample(t *testing.T) {
+	ref := Ref{ID: ID(bytes.Repeat([]byte{0x11}, 32)), Hint: Hint{Multichunk: Name(bytes.Repeat([]byte{0x22}, 16)), Off: 16, Len: 7}}
+	n := &Node{Entries: []Entry{{Key: []byte("ab"), Value: []byte("x")}, {Key: []byte("ac"), Refs: []Ref{ref}}}}
+	canonical := "00 02 0001 0201 0100 0001 616263 78 00" + strings.Repeat("11", 32)
+	hints := "01" + strings.Repeat("22", 16) + "00000010 00000007 0101"
+	if got := AppendCanonical(nil, n); !bytes.Equal(got, unhex(t, canonical)) || len(got) != 47 {
+		t.Errorf("canonical part of %d bytes: %x", len(got), got)
+	}
+	if got := AppendNode(nil, n); !bytes.Equal(got, unhex(t, canonical+hints)) {
+		t.Errorf("AppendNode = %x", got)
 	}
 }
 

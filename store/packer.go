@@ -163,63 +163,59 @@ func (p *Packer) pack(ctx context.Context, g *groupBuffer, before <-chan struct{
 
 // place puts g, which stands compressed in g.out, into the open multichunk. What of it does not fit goes into the next.
 func (p *Packer) place(ctx context.Context, g *groupBuffer) error {
-	n := len(g.ids)
-	if p.open == nil {
-		p.open = newStream(p.kind, p.repo.blocks.stream())
-	}
-	if p.fits(len(g.out), n) {
-		p.put(g, 0, n, g.out)
-		return nil
-	}
-	first, err := p.placeSome(g)
-	if err != nil {
-		return err
-	}
-	if first == n {
-		return nil
-	}
-	if len(p.open.groups) > 0 {
+	for i, n := 0, len(g.ids); ; {
+		if p.open == nil {
+			p.open = newStream(p.kind, p.repo.blocks.stream())
+		}
+		if p.fits(len(g.out), n-i) {
+			p.put(g, i, n, g.out)
+			return nil
+		}
+		placed, err := p.placeSome(g, i)
+		if err != nil || placed == n {
+			return err
+		}
 		if err := p.seal(ctx, true); err != nil {
 			return err
 		}
-		p.open = newStream(p.kind, p.repo.blocks.stream())
-	}
-	if first > 0 {
-		if g.out, err = p.repo.blocks.appendGroup(g.out[:0], p.kind, g.block(first, n)); err != nil {
-			return err
+		if placed > i {
+			i = placed
+			if g.out, err = p.repo.blocks.appendGroup(g.out[:0], p.kind, g.block(i, n)); err != nil {
+				return err
+			}
 		}
 	}
-	// One group that is larger than a multichunk makes a longer one. Sensible configurations have none.
-	p.put(g, first, n, g.out)
-	return nil
 }
 
-// placeSome fills what is left of the open multichunk with the first chunks of g, if that is worth while, and returns how
-// many those are.
-func (p *Packer) placeSome(g *groupBuffer) (int, error) {
-	full := p.repo.blocks.full
+// placeSome fills what is left of the open multichunk with chunks of g from i on, whose rest stands compressed in g.out. It
+// returns the first that it has not placed, which is i if it was not worth while. An empty multichunk always takes one.
+func (p *Packer) placeSome(g *groupBuffer, i int) (int, error) {
+	full, empty := p.repo.blocks.full, len(p.open.groups) == 0
 	room := full - p.open.size(0, 0)
-	if len(p.open.groups) == 0 || room < full/worthFilling {
-		return 0, nil
+	if !empty && room < full/worthFilling {
+		return i, nil
 	}
 	// The share that fits if its chunks compress like the whole, and a little less, for they may not.
-	share := g.size() * room / len(g.out) * 15 / 16
-	for range 2 {
-		n := g.chunksWithin(share)
-		if n == 0 {
-			return 0, nil
+	rest := len(g.buf) - g.start(i)
+	share := rest * room / len(g.out) * 15 / 16
+	for try := 0; ; try++ {
+		n := g.chunksWithin(i, share)
+		switch {
+		case !empty && (n == 0 || try == 2):
+			return i, nil
+		case n == 0 || try == 2:
+			n = 1 // a chunk that is larger than a multichunk makes a longer one
 		}
-		out, err := p.repo.blocks.appendGroup(nil, p.kind, g.block(0, n))
+		out, err := p.repo.blocks.appendGroup(nil, p.kind, g.block(i, i+n))
 		if err != nil {
-			return 0, err
+			return i, err
 		}
-		if p.fits(len(out), n) {
-			p.put(g, 0, n, out)
-			return n, nil
+		if p.fits(len(out), n) || empty && n == 1 {
+			p.put(g, i, i+n, out)
+			return i + n, nil
 		}
 		share /= 2
 	}
-	return 0, nil
 }
 
 // worthFilling is the part of a multichunk, 1/worthFilling, that is rather padded than filled with a piece of a group.
