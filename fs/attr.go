@@ -126,6 +126,11 @@ func (v *Volume) Setattr(ctx context.Context, ino Ino, h *Handle, s SetAttr, c C
 			}
 		}
 		t.v.applySetAttr(n, &s, t.now)
+		if s.Mode != nil {
+			if err := t.chmodACL(ino, n.Mode); err != nil {
+				return err
+			}
+		}
 		t.setAttrs(ino, n)
 		t.after = append(t.after, func() { st = v.attrWithContent(t, ino, n) })
 		return nil

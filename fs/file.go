@@ -88,7 +88,7 @@ func (v *Volume) openLive(ctx context.Context, h *Handle, ino Ino, trunc bool) e
 // Create makes a file and opens it; one that is there already is opened, unless flags has O_EXCL.
 func (v *Volume) Create(ctx context.Context, parent Ino, name []byte, flags, mode uint32, c Cred) (Attr, *Handle, error) {
 	for {
-		op := makeOp{parent: parent, name: name, mode: syscall.S_IFREG | mode&0o7777&^c.Umask, open: true, write: wantsWrite(flags), cred: c}
+		op := makeOp{parent: parent, name: name, mode: syscall.S_IFREG | mode&0o7777, open: true, write: wantsWrite(flags), cred: c}
 		a, in, err := v.makeNode(ctx, op)
 		if err == nil {
 			return a, v.newHandle(in, flags), nil
@@ -115,7 +115,7 @@ func (v *Volume) Create(ctx context.Context, parent Ino, name []byte, flags, mod
 
 // Tmpfile makes and opens a file without a name.
 func (v *Volume) Tmpfile(ctx context.Context, parent Ino, flags, mode uint32, c Cred) (Attr, *Handle, error) {
-	op := makeOp{parent: parent, mode: syscall.S_IFREG | mode&0o7777&^c.Umask, open: true, write: true, cred: c}
+	op := makeOp{parent: parent, mode: syscall.S_IFREG | mode&0o7777, open: true, write: true, cred: c}
 	a, in, err := v.makeNode(ctx, op)
 	if err != nil {
 		return Attr{}, nil, err

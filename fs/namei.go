@@ -159,7 +159,10 @@ func (v *Volume) makeNode(ctx context.Context, op makeOp) (a Attr, in *inode, er
 		if err != nil {
 			return err
 		}
-		n := t.newAttrs(dir, &op)
+		n, err := t.newAttrs(dir, ino, &op)
+		if err != nil {
+			return err
+		}
 		if op.name != nil {
 			t.enter(op.parent, cookie, op.name, ino, n.Mode)
 			if n.Mode&syscall.S_IFMT == syscall.S_IFDIR {
@@ -188,7 +191,7 @@ func (v *Volume) makeNode(ctx context.Context, op makeOp) (a Attr, in *inode, er
 }
 
 // newAttrs makes the attributes of a new inode in dir.
-func (t *tx) newAttrs(dir *attrs, op *makeOp) *attrs {
+func (t *tx) newAttrs(dir *attrs, ino Ino, op *makeOp) (*attrs, error) {
 	n := &attrs{Mode: op.mode, Nlink: 1, Uid: op.cred.Uid, Gid: op.cred.Gid, Rdev: op.rdev,
 		Mtime: t.now, Ctime: t.now, Atime: t.now, Btime: t.now, Changed: t.v.me}
 	if dir.Mode&syscall.S_ISGID != 0 {
@@ -205,8 +208,19 @@ func (t *tx) newAttrs(dir *attrs, op *makeOp) *attrs {
 		if len(op.target) <= maxInlineTarget {
 			n.Target = op.target
 		}
+		return n, nil
 	}
-	return n
+	inherited := false
+	if op.name != nil {
+		var err error
+		if inherited, err = t.inheritACL(op.parent, ino, n); err != nil {
+			return nil, err
+		}
+	}
+	if !inherited {
+		n.Mode &^= op.cred.Umask & 0o777
+	}
+	return n, nil
 }
 
 // enter stages a name: the entry and its reverse link.
@@ -226,13 +240,13 @@ func (v *Volume) Mknod(ctx context.Context, parent Ino, name []byte, mode, rdev 
 	if mode&syscall.S_IFMT == 0 {
 		mode |= syscall.S_IFREG
 	}
-	a, _, err := v.makeNode(ctx, makeOp{parent: parent, name: name, mode: mode &^ c.Umask, rdev: rdev, cred: c})
+	a, _, err := v.makeNode(ctx, makeOp{parent: parent, name: name, mode: mode, rdev: rdev, cred: c})
 	return a, err
 }
 
 // Mkdir makes a directory.
 func (v *Volume) Mkdir(ctx context.Context, parent Ino, name []byte, mode uint32, c Cred) (Attr, error) {
-	mode = syscall.S_IFDIR | mode&0o7777&^c.Umask
+	mode = syscall.S_IFDIR | mode&0o7777
 	a, _, err := v.makeNode(ctx, makeOp{parent: parent, name: name, mode: mode, cred: c})
 	return a, err
 }

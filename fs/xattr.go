@@ -126,12 +126,22 @@ func (v *Volume) Setxattr(ctx context.Context, ino Ino, name string, value []byt
 	if err != nil {
 		return err
 	}
-	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, exists bool) error {
+	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, n *attrs, exists bool) error {
 		switch {
 		case exists && flags == xattrCreate:
 			return syscall.EEXIST
 		case !exists && flags == xattrReplace:
 			return errNoXattr
+		}
+		if name == aclAccess || name == aclDefault {
+			if drop, err := checkACL(name, value, n); err != nil {
+				return err
+			} else if drop {
+				t.dropXattr(in, ino, name)
+				return nil
+			}
+		}
+		switch {
 		case in != nil:
 			if in.xattrs == nil {
 				in.xattrs = map[string][]byte{}
@@ -149,21 +159,26 @@ func (v *Volume) Removexattr(ctx context.Context, ino Ino, name string) error {
 	if isSnapshotIno(ino) {
 		return syscall.EROFS
 	}
-	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, exists bool) error {
-		switch {
-		case !exists:
+	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, _ *attrs, exists bool) error {
+		if !exists {
 			return errNoXattr
-		case in != nil:
-			delete(in.xattrs, name)
-		default:
-			t.del(xattrKey(ino, name))
 		}
+		t.dropXattr(in, ino, name)
 		return nil
 	})
 }
 
+// dropXattr stages that an attribute goes; in is set only for an inode without a name.
+func (t *tx) dropXattr(in *inode, ino Ino, name string) {
+	if in != nil {
+		delete(in.xattrs, name)
+		return
+	}
+	t.del(xattrKey(ino, name))
+}
+
 // editXattr runs fn in a transaction that moves the ctime of ino; in is set only for one without a name.
-func (v *Volume) editXattr(ctx context.Context, ino Ino, name string, fn func(t *tx, in *inode, exists bool) error) error {
+func (v *Volume) editXattr(ctx context.Context, ino Ino, name string, fn func(t *tx, in *inode, n *attrs, exists bool) error) error {
 	return v.update(ctx, func(t *tx) error {
 		n, err := t.attrs(ino)
 		if err != nil {
@@ -181,7 +196,7 @@ func (v *Volume) editXattr(ctx context.Context, ino Ino, name string, fn func(t 
 			}
 			exists = e != nil
 		}
-		if err := fn(t, in, exists); err != nil {
+		if err := fn(t, in, n, exists); err != nil {
 			return err
 		}
 		n.Ctime = t.now

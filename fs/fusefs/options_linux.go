@@ -14,7 +14,10 @@ import (
 //   - ATOMIC_O_TRUNC: opening and truncating is one request, so no crash comes between.
 //   - ASYNC_DIO: direct I/O with several requests at a time.
 //   - READDIRPLUS_AUTO: listings without attributes when nobody asks for them.
-const capabilities = fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO
+//   - POSIX_ACL: the kernel checks access control lists, which are kept as extended attributes.
+//   - DONT_MASK: the umask comes with the request, because a default list of the directory makes it not count.
+const capabilities = fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_ASYNC_DIO | fuse.CAP_READDIRPLUS_AUTO |
+	fuse.CAP_POSIX_ACL | fuse.CAP_DONT_MASK
 
 // flagTable says which bits of mount(2) an option sets and clears.
 type flagTable map[string]struct{ set, clear uintptr }
