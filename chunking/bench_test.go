@@ -101,7 +101,10 @@ func BenchmarkPapers(b *testing.B) {
 		}
 		run(name, c)
 		if name == "TTTD-8-Rabin" {
-			c.(*twoStage).mark.(*rabin).blocks = false
+			c, err = WithKernel(c, "generic")
+			if err != nil {
+				b.Fatal(err)
+			}
 			run(name+"/sequential", c)
 		}
 	}

@@ -21,7 +21,8 @@ type gfdKey struct {
 	rot    [3]uint64      //  32: rotation of a byte by 4, 1 and 2 bits, as matrices
 	want8  uint64         //  56: K under the mask, eight times
 	mask8  uint64         //  64: 2^w-1, eight times
-	_      [56]byte       //  72
+	ahead  uint64         //  72: how many bytes ahead of a block memory is fetched
+	_      [48]byte       //  80
 	nibble [4][2][16]byte // 128: M0..M3 times the low and the high half of a byte
 	mask32 [32]byte       // 256: mask8, four times
 	want32 [32]byte       // 288: want8, four times
@@ -58,6 +59,8 @@ func newGFD(name string, avg int, key []byte) (Chunker, error) {
 		return nil, err
 	}
 	size := gfdSizes[bits.Len(uint(avg>>10))-1]
+	k := expandGFD(key, size.width)
+	k.ahead = fetchAhead(avg)
 	return &twoStage{
 		name: name,
 		rule: rule{
@@ -65,8 +68,19 @@ func newGFD(name string, avg int, key []byte) (Chunker, error) {
 			below: size.below, above: 4 * size.below,
 			backup: backupFirst,
 		},
-		mark: &gfd{key: expandGFD(key, size.width), scan: gfdScanners[0].scan},
+		mark: &gfd{key: k, scan: gfdScanners[0].scan},
 	}, nil
+}
+
+// fetchAhead returns how far ahead of a block the memory is fetched. Scans are
+// too short for the hardware to notice that bytes are read in order. At small
+// chunks most of the wait is for the first bytes of the next scan, which begins
+// half a chunk behind the end of this one. Measured: 16% at 8 KiB, 10% at 64.
+func fetchAhead(avg int) uint64 {
+	if avg <= 16<<10 {
+		return uint64(avg/2 + 1024)
+	}
+	return 2048
 }
 
 // expandGFD derives the secrets of a GFD chunker from key: those of the

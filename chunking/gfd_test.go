@@ -175,6 +175,7 @@ func TestKeyLayout(t *testing.T) {
 		{"rot", unsafe.Offsetof(k.rot), 32},
 		{"want8", unsafe.Offsetof(k.want8), 56},
 		{"mask8", unsafe.Offsetof(k.mask8), 64},
+		{"ahead", unsafe.Offsetof(k.ahead), 72},
 		{"nibble", unsafe.Offsetof(k.nibble), 128},
 		{"mask32", unsafe.Offsetof(k.mask32), 256},
 		{"want32", unsafe.Offsetof(k.want32), 288},

@@ -57,61 +57,43 @@ func goldenData() (streams [][]byte) {
 func TestGolden(t *testing.T) {
 	streams := goldenData()
 	for _, g := range golden {
-		c := newChunker(t, g.name, []byte(goldenKey))
-		for _, kernel := range kernelsOf(c) {
+		for _, kernel := range Kernels() {
+			c, err := WithKernel(newChunker(t, g.name, []byte(goldenKey)), kernel)
+			if err != nil {
+				t.Fatal(err)
+			}
 			chunks := 0
 			h := fnv.New64a()
 			for _, data := range streams {
-				ends := kernel.chunker.Ends(nil, data, true)
+				ends := c.Ends(nil, data, true)
 				for _, end := range ends {
 					h.Write(binary.LittleEndian.AppendUint64(nil, uint64(end)))
 				}
 				chunks += len(ends)
 			}
 			if chunks != g.chunks || h.Sum64() != g.hash {
-				t.Errorf("%s, %s kernel: {%q, %d, %#016x}, want {%q, %d, %#016x}", g.name, kernel.name, g.name, chunks, h.Sum64(), g.name, g.chunks, g.hash)
+				t.Errorf("%s, %s kernel: {%q, %d, %#016x}, want {%q, %d, %#016x}", g.name, kernel, g.name, chunks, h.Sum64(), g.name, g.chunks, g.hash)
 			}
 		}
 	}
 }
 
-type kernel struct {
-	name    string
-	chunker Chunker
-}
-
-// kernelsOf returns c with each of the kernels that it can use here.
-func kernelsOf(c Chunker) (ks []kernel) {
-	t, ok := c.(*twoStage)
-	if !ok {
-		return []kernel{{"only", c}}
-	}
-	switch m := t.mark.(type) {
-	case *gfd:
-		for _, s := range gfdScanners {
-			ks = append(ks, kernel{s.name, &twoStage{t.name, t.rule, &gfd{m.key, s.scan}}})
-		}
-	case *rabin:
-		for _, blocks := range []bool{false, hasRabinBlocks} {
-			x := *m
-			x.blocks = blocks
-			ks = append(ks, kernel{map[bool]string{false: "rolling", true: "block"}[blocks], &twoStage{t.name, t.rule, &x}})
-		}
-	default:
-		ks = append(ks, kernel{"only", c})
-	}
-	return ks
-}
-
 // TestKernelsEnds: all kernels cut alike.
 func TestKernelsEnds(t *testing.T) {
 	rng := newRand(t)
-	for _, name := range []string{"GFD-1", "GFD-2", "GFD-4", "GFD-8", "GFD-32", "GFD-64", "TTTD-4-Rabin", "BSW-1"} {
-		ks := kernelsOf(newChunker(t, name, randomKey(rng)))
+	for _, name := range []string{"GFD-1", "GFD-2", "GFD-4", "GFD-8", "GFD-32", "GFD-64", "Typed-8", "TTTD-4-Rabin", "BSW-1"} {
+		c := newChunker(t, name, randomKey(rng))
 		data := mixedSample(rng, 2<<20)
-		want := ks[len(ks)-1].chunker.Ends(nil, data, true)
-		for _, k := range ks {
-			checkEnds(t, name+" by the "+k.name+" kernel", k.chunker.Ends(nil, data, true), want)
+		want := c.Ends(nil, data, true)
+		for _, kernel := range Kernels() {
+			other, err := WithKernel(c, kernel)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkEnds(t, name+" by the "+kernel+" kernel", other.Ends(nil, data, true), want)
 		}
+	}
+	if _, err := WithKernel(newChunker(t, "GFD-8", randomKey(rng)), "abacus"); err == nil {
+		t.Error("there is a kernel called abacus")
 	}
 }

@@ -1,6 +1,11 @@
 package chunking
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // ReadMemory reads every byte of data, as fast as this machine can: what no
 // chunker of the same data can exceed unless it skips. It is for measuring.
@@ -22,7 +27,7 @@ func Scan(c Chunker, data []byte) int {
 	}
 	marks := 0
 	for from := t.mark.reach(); from <= len(data); marks++ {
-		end, _ := t.mark.next(data, from, len(data))
+		end := nextMark(t.mark, data, from)
 		if end < 0 {
 			break
 		}
@@ -31,9 +36,59 @@ func Scan(c Chunker, data []byte) int {
 	return marks
 }
 
-// Kernel names the implementation that New chooses for GFD on this machine,
-// such as "avx512".
-func Kernel() string { return gfdScanners[0].name }
+// nextMark returns the end of the first mark from on, or -1. Ranks belong to
+// the second stage if they can be had later.
+func nextMark(m marker, data []byte, from int) int {
+	if g, ok := m.(*gfd); ok {
+		i := g.scan(data, from-1, len(data), g.key)
+		if i < 0 {
+			return -1
+		}
+		return i + 1
+	}
+	end, _ := m.next(data, from, len(data))
+	return end
+}
+
+// Kernels names the implementations of GFD's first stage that this machine can
+// run, the fastest, which New takes, first. The last is "generic".
+func Kernels() []string {
+	var names []string
+	for _, s := range gfdScanners {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// WithKernel returns c with another kernel, one of Kernels. It cuts alike. Of
+// the other chunkers only Rabin's has kernels: "generic" is the sequential one.
+// It is for measuring and for tests.
+func WithKernel(c Chunker, kernel string) (Chunker, error) {
+	i := slices.Index(Kernels(), kernel)
+	if i < 0 {
+		return nil, fmt.Errorf("no kernel %q here; there are %s", kernel, strings.Join(Kernels(), ", "))
+	}
+	switch c := c.(type) {
+	case typed:
+		return typed{withKernel(c.inner, gfdScanners[i])}, nil
+	case *twoStage:
+		return withKernel(c, gfdScanners[i]), nil
+	}
+	return c, nil
+}
+
+func withKernel(c *twoStage, s gfdScanner) *twoStage {
+	other := *c
+	switch m := c.mark.(type) {
+	case *gfd:
+		other.mark = &gfd{m.key, s.scan}
+	case *rabin:
+		r := *m
+		r.blocks = r.blocks && s.name != "generic"
+		other.mark = &r
+	}
+	return &other
+}
 
 // sink keeps reads from being optimised away.
 var sink uint64

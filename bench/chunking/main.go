@@ -1,7 +1,7 @@
 // Command chunking compares the chunkers of dedupfs with other Go libraries:
 // all in one process, in turns, the median of several rounds, in bytes per CPU
-// second. It writes a list of name, average (bytes), data, mean (bytes, real)
-// and bytes_per_cpu_s.
+// second. It writes a list of name, average (bytes), data, mean (bytes, real),
+// bytes_per_cpu_s and bytes_per_s.
 package main
 
 import (
@@ -94,6 +94,7 @@ type result struct {
 	Data    string  `json:"data"`
 	Mean    int     `json:"mean"`
 	Speed   float64 `json:"bytes_per_cpu_s"`
+	Wall    float64 `json:"bytes_per_s"`
 }
 
 // compare lets all contenders cut in turns, so that what else the machine does
@@ -101,23 +102,26 @@ type result struct {
 func compare(in input, avg, rounds int) []result {
 	contenders := contenders(avg)
 	speeds := make([][]float64, len(contenders))
+	walls := make([][]float64, len(contenders))
 	results := make([]result, len(contenders))
 	for range rounds {
 		for i, c := range contenders {
-			start := cpuTime()
+			start, startWall := cpuTime(), time.Now()
 			chunks, err := c.cut(in.data)
 			if err != nil {
 				log.Fatalf("%s: %v", c.name, err)
 			}
 			speeds[i] = append(speeds[i], float64(len(in.data))/(cpuTime()-start).Seconds())
+			walls[i] = append(walls[i], float64(len(in.data))/time.Since(startWall).Seconds())
 			results[i] = result{Name: c.name, Average: avg, Data: in.name, Mean: len(in.data) / max(chunks, 1)}
 		}
 	}
 	for i := range results {
 		slices.Sort(speeds[i])
-		results[i].Speed = speeds[i][rounds/2]
-		fmt.Printf("%-24s %-7s %8d  mean %8d  %7.2f GB/s\n",
-			results[i].Name, in.name, avg, results[i].Mean, results[i].Speed/1e9)
+		slices.Sort(walls[i])
+		results[i].Speed, results[i].Wall = speeds[i][rounds/2], walls[i][rounds/2]
+		fmt.Printf("%-24s %-7s %8d  mean %9d  %7.2f GB/cpu-s %7.2f GB/s\n",
+			results[i].Name, in.name, avg, results[i].Mean, results[i].Speed/1e9, results[i].Wall/1e9)
 	}
 	return results
 }
@@ -132,20 +136,29 @@ func cpuTime() time.Duration {
 
 func contenders(avg int) []contender {
 	kib := avg >> 10
-	gfd := fmt.Sprintf("GFD-%d", kib)
-	return []contender{
+	gfd, gear, rabin := fmt.Sprintf("GFD-%d", kib), fmt.Sprintf("Gear-%d", kib), fmt.Sprintf("TTTD-%d-Rabin", kib)
+	cs := []contender{
 		{"read memory", func(data []byte) (int, error) { chunking.ReadMemory(data); return 0, nil }},
 		{gfd + " scan", scan(gfd)},
-		{gfd, ends(gfd)},
-		{gfd + " reader", reader(gfd)},
-		{fmt.Sprintf("Gear-%d", kib), ends(fmt.Sprintf("Gear-%d", kib))},
-		{"plakar fastcdc", plakar("fastcdc", avg)},
-		{"plakar kfastcdc", plakar("kfastcdc", avg)},
-		{"plakar fastcdc-v1.0.0", plakar("fastcdc-v1.0.0", avg)},
-		{"plakar jc-v1.1.0", plakar("jc-v1.1.0", avg)},
-		{"jotfs fastcdc", jotfs(avg)},
-		{"restic rabin", restic(avg)},
 	}
+	for _, kernel := range chunking.Kernels() {
+		cs = append(cs, contender{gfd + " " + kernel, ends(gfd, kernel)})
+	}
+	fastest := chunking.Kernels()[0]
+	return append(cs,
+		contender{gfd + " workers", workers(gfd)},
+		contender{gfd + " reader", reader(gfd)},
+		contender{fmt.Sprintf("Typed-%d", kib), ends(fmt.Sprintf("Typed-%d", kib), fastest)},
+		contender{gear, ends(gear, fastest)},
+		contender{rabin, ends(rabin, fastest)},
+		contender{rabin + " sequential", ends(rabin, "generic")},
+		contender{"plakar fastcdc", plakar("fastcdc", avg)},
+		contender{"plakar kfastcdc", plakar("kfastcdc", avg)},
+		contender{"plakar fastcdc-v1.0.0", plakar("fastcdc-v1.0.0", avg)},
+		contender{"plakar jc-v1.1.0", plakar("jc-v1.1.0", avg)},
+		contender{"jotfs fastcdc", jotfs(avg)},
+		contender{"restic rabin", restic(avg)},
+	)
 }
 
 func newChunker(name string) chunking.Chunker {
@@ -161,11 +174,25 @@ func scan(name string) func([]byte) (int, error) {
 	return func(data []byte) (int, error) { return chunking.Scan(c, data), nil }
 }
 
-func ends(name string) func([]byte) (int, error) {
-	c := newChunker(name)
+func ends(name, kernel string) func([]byte) (int, error) {
+	c, err := chunking.WithKernel(newChunker(name), kernel)
+	if err != nil {
+		log.Fatal(err)
+	}
 	var dst []int
 	return func(data []byte) (int, error) {
 		dst = c.Ends(dst[:0], data, true)
+		return len(dst), nil
+	}
+}
+
+// workers cuts with as many workers as the performance model advises.
+func workers(name string) func([]byte) (int, error) {
+	c := newChunker(name)
+	machine := chunking.MeasureMachine(c)
+	var dst []int
+	return func(data []byte) (int, error) {
+		dst = machine.Plan(len(data)).Ends(c, dst[:0], data, true)
 		return len(dst), nil
 	}
 }
