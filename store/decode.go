@@ -62,26 +62,51 @@ func (d *decoder) uvarint(limit int) int {
 
 // column reads count numbers of at most limit each, and returns the bytes that they take and their sum.
 func (d *decoder) column(count, limit int) (column []byte, sum int) {
-	start := d.b
+	b, i := d.b, 0 // d itself is written once: this is what decoding a node spends its time on
 	for range count {
-		sum += d.uvarint(limit)
+		if i < len(b) && b[i] < 0x80 && int(b[i]) <= limit {
+			sum += int(b[i])
+			i++
+			continue
+		}
+		rest := decoder{b: b[min(i, len(b)):]}
+		sum += rest.uvarint(limit)
+		if rest.bad {
+			d.fail()
+			return nil, 0
+		}
+		i = len(b) - len(rest.b)
 	}
-	if d.bad {
-		return nil, 0
-	}
-	return start[:len(start)-len(d.b)], sum
+	d.b = b[i:]
+	return b[:i:i], sum
 }
 
-// length reads the next number of a column that has been checked.
-func (d *decoder) length() int {
-	v := int(d.b[0])
+// lengths goes through a column that has been checked.
+type lengths struct {
+	column []byte
+	i      int
+}
+
+// next returns the next number.
+func (l *lengths) next() int {
+	v := int(l.column[l.i])
+	l.i++
 	if v < 0x80 {
-		d.b = d.b[1:]
 		return v
 	}
-	u, n := binary.Uvarint(d.b)
-	d.b = d.b[n:]
-	return int(u)
+	return l.long(v)
+}
+
+func (l *lengths) long(v int) int {
+	v &= 0x7f
+	for shift := 7; ; shift += 7 {
+		c := int(l.column[l.i])
+		l.i++
+		v |= c & 0x7f << shift
+		if c < 0x80 {
+			return v
+		}
+	}
 }
 
 func (d *decoder) fail() {

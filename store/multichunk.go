@@ -265,28 +265,28 @@ func parseTable(b []byte, name Name, tableOff int) ([]TableEntry, error) {
 	if d.bad || prefixSize+sum != tableOff || count > len(d.b)/len(ID{}) {
 		return nil, corruptf("table of %d bytes whose groups do not end at %d", len(b), tableOff)
 	}
-	lengths, _ := d.column(count, MaxChunk)
+	sizes, _ := d.column(count, MaxChunk)
 	ids := d.bytes(count * len(ID{}))
 	if d.bad || len(d.b) > 0 {
 		return nil, corruptf("table of %d bytes with %d chunks", len(b), count)
 	}
-	return tableEntries(name, groups, stored, chunks, lengths, ids)
+	return tableEntries(name, groups, stored, chunks, sizes, ids)
 }
 
 // tableEntries puts the columns of a table together. They have been found to agree in number.
-func tableEntries(name Name, groups int, stored, chunks, lengths, ids []byte) ([]TableEntry, error) {
+func tableEntries(name Name, groups int, stored, chunks, chunkSizes, ids []byte) ([]TableEntry, error) {
 	table := make([]TableEntry, 0, len(ids)/len(ID{}))
-	storedLengths, chunkCounts, chunkLengths := decoder{b: stored}, decoder{b: chunks}, decoder{b: lengths}
+	storedLengths, chunkCounts, chunkLengths := lengths{column: stored}, lengths{column: chunks}, lengths{column: chunkSizes}
 	off := prefixSize
 	for range groups {
-		n, count := storedLengths.length(), chunkCounts.length()
+		n, count := storedLengths.next(), chunkCounts.next()
 		if count == 0 {
 			return nil, corruptf("table with an empty group")
 		}
 		h := Hint{Multichunk: name, Off: uint32(off), Len: uint32(n)}
 		for range count {
 			id := ID(ids[len(table)*len(ID{}):])
-			table = append(table, TableEntry{ID: id, Len: uint32(chunkLengths.length()), Hint: h})
+			table = append(table, TableEntry{ID: id, Len: uint32(chunkLengths.next()), Hint: h})
 		}
 		off += n
 	}

@@ -217,10 +217,10 @@ func parseColumns(b []byte) (c columns, err error) {
 // keys decodes the keys into entries and checks that they are in order and that no prefix is longer than it says.
 func (c *columns) keys(entries []Entry) error {
 	all := make([]byte, 0, c.keySize)
-	shared, suffixes, rest := decoder{b: c.shared}, decoder{b: c.suffixes}, c.keyBytes
+	shared, suffixes, rest := lengths{column: c.shared}, lengths{column: c.suffixes}, c.keyBytes
 	var prev []byte
 	for i := range entries {
-		s, n := shared.length(), suffixes.length()
+		s, n := shared.next(), suffixes.next()
 		if s > len(prev) || s+n > MaxKey || n == 0 && i > 0 {
 			return corruptf("node with a broken key")
 		}
@@ -251,13 +251,13 @@ func (c *columns) refsInto(refs []Ref) error {
 
 // valuesAndRefs hands every entry its value and its share of refs.
 func (c *columns) valuesAndRefs(entries []Entry, refs []Ref) {
-	values, refCounts, rest := decoder{b: c.values}, decoder{b: c.refCounts}, c.valueBytes
+	values, refCounts, rest := lengths{column: c.values}, lengths{column: c.refCounts}, c.valueBytes
 	for i := range entries {
-		if n := values.length(); n > 0 {
+		if n := values.next(); n > 0 {
 			entries[i].Value = rest[:n:n]
 			rest = rest[n:]
 		}
-		if n := refCounts.length(); n > 0 {
+		if n := refCounts.next(); n > 0 {
 			entries[i].Refs = refs[:n:n]
 			refs = refs[n:]
 		}
