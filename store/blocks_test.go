@@ -2,7 +2,9 @@ package store
 
 import (
 	"runtime/metrics"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/dedupfs/dedupfs/chunking"
 	"github.com/dedupfs/dedupfs/remote/remotetest"
@@ -43,4 +45,23 @@ func allocated() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
+}
+
+// reportCPU makes a benchmark report what it does for each second of processor time, which tells more than the clock where
+// others use the machine too. It returns a function that is called at the end with the bytes of each iteration.
+func reportCPU(b *testing.B) (end func(bytes int)) {
+	start := cpuTime()
+	return func(bytes int) {
+		used := cpuTime() - start
+		b.ReportMetric(float64(bytes)*float64(b.N)/used.Seconds()/1e6, "MB/cpu-s")
+		b.ReportMetric(used.Seconds()*1e6/float64(b.N), "cpu-us/op")
+	}
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

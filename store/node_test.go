@@ -240,11 +240,13 @@ func BenchmarkParseNode(b *testing.B) {
 			encoded := AppendNode(nil, leafNode(entries))
 			b.SetBytes(int64(len(encoded)))
 			b.ReportAllocs()
+			end := reportCPU(b)
 			for b.Loop() {
 				if _, err := ParseNode(encoded); err != nil {
 					b.Fatal(err)
 				}
 			}
+			end(len(encoded))
 		})
 	}
 }

@@ -447,9 +447,11 @@ func BenchmarkPacker(b *testing.B) {
 				r := newTestRepository(b, cfg)
 				b.SetBytes(int64(len(data)))
 				b.ReportAllocs()
+				end := reportCPU(b)
 				for b.Loop() {
 					benchmarkPack(b, r, data)
 				}
+				end(len(data))
 			})
 		}
 	}

@@ -405,11 +405,13 @@ func BenchmarkReadGroup(b *testing.B) {
 				ra := bytes.NewReader(m.Wire)
 				b.ReportAllocs()
 				b.SetBytes(int64(size))
+				end := reportCPU(b)
 				for b.Loop() {
 					if _, err := r.ReadGroup(ra, int64(len(m.Wire)), m.Table[0].Hint); err != nil {
 						b.Fatal(err)
 					}
 				}
+				end(size)
 			})
 		}
 	}
