@@ -531,13 +531,15 @@ func (c *Cache) AdoptBase(root, snapshots store.Ref) error {
 	}
 	base.N++
 	base.Root, base.Snapshots, base.Published = root, snapshots, true
-	base.Cut = c.log.End()
-	if err := c.writeBase(base, nil); err != nil {
-		return fmt.Errorf("take over state: %w", err)
+	if c.log != nil { // a reader has none, and keeps its base in memory
+		base.Cut = c.log.End()
+		if err := c.writeBase(base, nil); err != nil {
+			return fmt.Errorf("take over state: %w", err)
+		}
+		c.log.setCut(base.Cut)
 	}
 	c.mu.Lock()
 	c.base = base
 	c.mu.Unlock()
-	c.log.setCut(base.Cut)
 	return nil
 }
