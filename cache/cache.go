@@ -491,6 +491,23 @@ func (c *Cache) Admit(ctx context.Context, n int64) error {
 	return nil
 }
 
+// WithRoom runs try, which appends about n bytes to the log, and runs it again
+// when it has found the disk or the budget full and something was freed since. It
+// gives up when that takes longer than Options.Offline. Whoever appends under
+// locks waits here, without them: what frees space may need them.
+func (c *Cache) WithRoom(ctx context.Context, n int64, try func() error) error {
+	wait := c.space.patience(ctx)
+	for {
+		err := c.Admit(ctx, n)
+		if err == nil {
+			err = try()
+		}
+		if err == nil || !isNoSpace(err) || !wait() {
+			return err
+		}
+	}
+}
+
 // DB returns the database for what can be rebuilt; keys that begin with a lower-case letter are taken.
 func (c *Cache) DB() *badger.DB { return c.db }
 

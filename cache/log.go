@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -109,9 +108,8 @@ func (l *Log) name(number uint32) string { return fmt.Sprintf("log/%08x", number
 
 // Append adds a record and returns its position and that of its data. When it
 // returns, the record is part of the log for ReadAt, and lasts after the next
-// Sync. If the disk or the budget is full it waits for space as long as
-// Options.Offline says, then returns an error that wraps syscall.ENOSPC; the log
-// is then as it was before.
+// Sync. If the disk or the budget is full it returns an error that wraps
+// syscall.ENOSPC, and the log is as it was before; Cache.WithRoom waits.
 func (l *Log) Append(typ byte, body, data []byte) (rec, dataPos Pos, err error) {
 	if typ < FirstType {
 		panic("cache: append of a reserved type of record")
@@ -306,8 +304,8 @@ func (l *Log) grow(seg *segment, want int64, small bool) error {
 	to := min((want+l.step()-1)/l.step()*l.step(), max(want, l.size))
 	if !l.space.take(to-seg.alloc, small) {
 		to = want
-		if err := l.space.takeWait(to-seg.alloc, small); err != nil {
-			return err
+		if !l.space.take(to-seg.alloc, small) {
+			return errNoSpace
 		}
 	}
 	n := to - seg.alloc
@@ -327,7 +325,6 @@ func (l *Log) grow(seg *segment, want int64, small bool) error {
 // allocate asks the disk for n more bytes of seg, and makes place for them by
 // evicting what is only cache.
 func (l *Log) allocate(seg *segment, n int64) error {
-	wait := l.space.patience(context.Background())
 	for {
 		err := seg.file.Allocate(seg.alloc, n)
 		if errors.Is(err, errors.ErrUnsupported) {
@@ -336,7 +333,7 @@ func (l *Log) allocate(seg *segment, n int64) error {
 		if !isNoSpace(err) {
 			return err
 		}
-		if !l.space.evict(n) && !wait() {
+		if !l.space.evict(n) {
 			return err
 		}
 	}

@@ -88,17 +88,6 @@ func (s *space) take(n int64, small bool) bool {
 	}
 }
 
-// takeWait takes n bytes. If there are none it waits, and returns ENOSPC in the end.
-func (s *space) takeWait(n int64, small bool) error {
-	wait := s.patience(context.Background())
-	for !s.take(n, small) {
-		if !wait() {
-			return errNoSpace
-		}
-	}
-	return nil
-}
-
 // force takes n bytes that are already there, or that must be.
 func (s *space) force(n int64) {
 	s.used.Add(n)

@@ -75,14 +75,7 @@ func (v *Volume) openLive(ctx context.Context, h *Handle, ino Ino, trunc bool) e
 	if trunc {
 		return v.update(ctx, open)
 	}
-	// Opening changes nothing: it needs no room in the log, and works on a full or read-only disk.
-	for range maxTries {
-		err := v.tryUpdate(ctx, open)
-		if again, err := v.fetch(ctx, err); !again {
-			return err
-		}
-	}
-	return syscall.EIO
+	return v.retryUpdate(ctx, open) // it changes nothing, so it needs no room, and works on a read-only volume
 }
 
 // Create makes a file and opens it; one that is there already is opened, unless flags has O_EXCL.
@@ -228,10 +221,15 @@ func (h *Handle) Write(ctx context.Context, p []byte, off int64) (int, error) {
 	if off > maxSize-int64(len(p)) {
 		return 0, syscall.EFBIG
 	}
-	v, in := h.v, h.in
-	if err := v.room(ctx, int64(len(p))+4096); err != nil {
+	err := h.v.ca.WithRoom(ctx, int64(len(p))+4096, func() error { return h.tryWrite(p, off) })
+	if err != nil {
 		return 0, err
 	}
+	return len(p), nil
+}
+
+func (h *Handle) tryWrite(p []byte, off int64) error {
+	v, in := h.v, h.in
 	v.cutMu.RLock()
 	defer v.cutMu.RUnlock()
 	in.mu.Lock()
@@ -240,19 +238,19 @@ func (h *Handle) Write(ctx context.Context, p []byte, off int64) (int, error) {
 		off = int64(in.attrs.Size)
 	}
 	if err := v.logAttrs(in); err != nil {
-		return 0, err
+		return err
 	}
 	w := writeRecord{ino: in.ino, off: off, now: timespec(v.opt.Now())}
 	_, pos, err := v.log.Append(logWrite, appendWrite(nil, &w), p)
 	if err != nil {
-		return 0, fmt.Errorf("write to the log: %w", err)
+		return fmt.Errorf("write to the log: %w", err)
 	}
 	in.layer(v.log).put(extent{off: off, n: int64(len(p)), pos: pos})
 	in.wrote(&w, int64(len(p)), v.me)
 	v.markDirty(in)
 	v.staged.Add(int64(len(p)))
 	v.changed()
-	return len(p), nil
+	return nil
 }
 
 // wrote moves size and times after a write. in.mu must be held.

@@ -157,9 +157,16 @@ func (v *Volume) adopt(ctx context.Context, c *store.Commit) (bool, error) {
 	v.mu.RLock()
 	old, snaps := v.base.Root(), v.snapMap
 	v.mu.RUnlock()
-	what, err := v.changesBetween(ctx, old, c.Root)
-	if err != nil {
-		return false, err
+	what := &changedKeys{}
+	var names []string
+	if v.notifier() != nil { // else nobody has cached anything, and a mount must not walk the tree
+		var err error
+		if what, err = v.changesBetween(ctx, old, c.Root); err != nil {
+			return false, err
+		}
+		if names, err = v.snapshotsBetween(ctx, snaps, c.Snapshots); err != nil {
+			return false, err
+		}
 	}
 	v.commits.publishMu.Lock()
 	defer v.commits.publishMu.Unlock()
@@ -169,9 +176,23 @@ func (v *Volume) adopt(ctx context.Context, c *store.Commit) (bool, error) {
 		return false, err
 	}
 	seen := append(withoutChain(c.Seen, c.Client, c.Incarnation), c.Head())
-	err = v.ca.UpdateState(func(s *State) { s.BaseHead, s.Seen = c.Head(), seen })
+	err := v.ca.UpdateState(func(s *State) { s.BaseHead, s.Seen = c.Head(), seen })
 	v.invalidate(what)
+	if len(names) > 0 {
+		v.snapshotsChanged(names...)
+	}
 	return true, err
+}
+
+// snapshotsBetween returns the names of snapshots that differ between two maps.
+func (v *Volume) snapshotsBetween(ctx context.Context, from, to store.Ref) (names []string, err error) {
+	nodes := remoteNodes{v.ca}
+	a, b := tree.New(nodes, from, v.treeOptions()), tree.New(nodes, to, v.treeOptions())
+	err = tree.Diff(ctx, a, b, func(name []byte, _, _ *store.Entry) error {
+		names = append(names, string(name))
+		return nil
+	})
+	return names, err
 }
 
 // swapBase replaces the base if everything is clean and nobody is writing.

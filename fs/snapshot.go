@@ -126,7 +126,19 @@ func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, erro
 		s.Root = root
 		return t.Apply(ctx, slices.Values([]tree.Edit{{Key: []byte(s.Name), Entry: s.entry()}}))
 	})
+	v.snapshotsChanged(s.Name)
 	return s, err
+}
+
+// snapshotsChanged makes the kernel look again at the names of snapshots.
+func (v *Volume) snapshotsChanged(names ...string) {
+	n := v.notifier()
+	if n == nil || v.lookups.get(snapshotsDirIno) == 0 {
+		return
+	}
+	for _, name := range append(names, latestName) {
+		n.InvalEntry(snapshotsDirIno, []byte(name))
+	}
 }
 
 // ForgetSnapshot takes the name of a state away. What only it held can be collected.
@@ -134,6 +146,7 @@ func (v *Volume) ForgetSnapshot(ctx context.Context, name string) error {
 	if v.opt.ReadOnly {
 		return syscall.EROFS
 	}
+	defer v.snapshotsChanged(name)
 	return v.commits.commit(ctx, func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error) {
 		t := tree.New(nodes, snaps, v.treeOptions())
 		e, ok, err := t.Get(ctx, []byte(name))

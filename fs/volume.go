@@ -169,9 +169,10 @@ func (v *Volume) update(ctx context.Context, fn func(t *tx) error) error {
 	if v.opt.ReadOnly {
 		return syscall.EROFS
 	}
-	if err := v.room(ctx, 4096); err != nil {
-		return err
-	}
+	return v.ca.WithRoom(ctx, 0, func() error { return v.retryUpdate(ctx, fn) })
+}
+
+func (v *Volume) retryUpdate(ctx context.Context, fn func(t *tx) error) error {
 	for range maxTries {
 		err := v.tryUpdate(ctx, fn)
 		if again, err := v.fetch(ctx, err); !again {
@@ -226,6 +227,3 @@ func (v *Volume) notifier() Notifier {
 	}
 	return nil
 }
-
-// room waits until n bytes can be appended to the log. No lock is held: what makes room is a commit.
-func (v *Volume) room(ctx context.Context, n int64) error { return v.ca.Admit(ctx, n) }

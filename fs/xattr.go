@@ -224,10 +224,11 @@ func (v *Volume) xattrEntry(ctx context.Context, ino Ino, name string, value []b
 // storeChunk stores data as one chunk; its bytes stand in the log until they are on the remote.
 func (v *Volume) storeChunk(ctx context.Context, data []byte) (store.Ref, error) {
 	id := v.repo.ChunkID(data)
-	if err := v.room(ctx, int64(len(data))+4096); err != nil {
-		return store.Ref{}, err
-	}
-	_, pos, err := v.log.Append(logChunk, nil, data)
+	var pos cache.Pos
+	err := v.ca.WithRoom(ctx, int64(len(data))+4096, func() (err error) {
+		_, pos, err = v.log.Append(logChunk, nil, data)
+		return err
+	})
 	if err != nil {
 		return store.Ref{}, err
 	}
