@@ -84,13 +84,22 @@ func look(dir string) (string, error) {
 	if err == nil && !info.IsDir() {
 		err = fmt.Errorf("mount point %s: %w", dir, syscall.ENOTDIR)
 	}
-	return real, err
+	return real, cmp.Or(err, alive(real))
+}
+
+// alive returns ENOTCONN for a mount whose process is gone. It asks for what the kernel does not keep: attributes are
+// answered from its cache long after.
+func alive(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err == unix.ENOTCONN {
+		return err
+	}
+	return nil
 }
 
 // clearDead takes away the mount on top of dir if it is one of ours whose process is gone, and reports whether it has.
 func clearDead(dir string, log *slog.Logger) bool {
-	var st unix.Stat_t
-	if kind, mounted := topMount(dir); !mounted || kind != "fuse."+fsType || unix.Stat(dir, &st) != unix.ENOTCONN {
+	if kind, mounted := topMount(dir); !mounted || kind != "fuse."+fsType || alive(dir) != unix.ENOTCONN {
 		return false
 	}
 	if err := detach(dir); err != nil {
