@@ -108,11 +108,6 @@ func (b *blocks) group() *groupBuffer {
 	return g
 }
 
-func (b *blocks) stream() []byte {
-	buf, _ := b.streams.Get().([]byte)
-	return buf[:0]
-}
-
 // seal completes s and seals it. A full one gets the length that all full ones have, another the next one of few. s must
 // not be used afterwards, but for its name and table.
 func (b *blocks) seal(k *seal.Keyring, s *stream, full bool) (*Sealed, error) {
@@ -145,6 +140,7 @@ func (b *blocks) seal(k *seal.Keyring, s *stream, full bool) (*Sealed, error) {
 type stream struct {
 	name   Name
 	kind   Kind
+	full   int    // bytes of the stream of a full multichunk
 	buf    []byte // room for the prefix, then groups
 	groups []groupLine
 	table  []TableEntry
@@ -153,9 +149,24 @@ type stream struct {
 // groupLine is what the table says of a group, besides its chunks.
 type groupLine struct{ stored, chunks int }
 
-// newStream returns an empty stream that uses buf.
-func newStream(kind Kind, buf []byte) *stream {
-	return &stream{name: newName(), kind: kind, buf: append(buf[:0], make([]byte, prefixSize)...)}
+// newStream returns an empty stream.
+func (b *blocks) newStream(kind Kind) *stream {
+	buf, _ := b.streams.Get().([]byte)
+	s := &stream{name: newName(), kind: kind, full: b.full, buf: buf[:0]}
+	s.grow(prefixSize)
+	s.buf = s.buf[:prefixSize]
+	return s
+}
+
+// grow makes room for n more bytes: little at first, for many multichunks are closed early, and never much more than for a
+// full one.
+func (s *stream) grow(n int) {
+	need := len(s.buf) + n
+	if need <= cap(s.buf) {
+		return
+	}
+	size := max(need, min(4*cap(s.buf), s.full), min(64<<10, s.full))
+	s.buf = append(make([]byte, 0, size), s.buf...)
 }
 
 // size returns the bytes that the stream takes with one more group of the given length and number of chunks.
@@ -167,6 +178,7 @@ func (s *stream) size(stored, chunks int) int {
 // add appends a group of the chunks i to j of g, and returns where it lies.
 func (s *stream) add(g *groupBuffer, i, j int, group []byte) Hint {
 	h := Hint{Multichunk: s.name, Off: uint32(len(s.buf)), Len: uint32(len(group))}
+	s.grow(len(group))
 	s.buf = append(s.buf, group...)
 	s.groups = append(s.groups, groupLine{stored: len(group), chunks: j - i})
 	for k := i; k < j; k++ {
@@ -179,6 +191,7 @@ func (s *stream) add(g *groupBuffer, i, j int, group []byte) Hint {
 func (s *stream) finish(c *compressor) error {
 	tableOff := len(s.buf)
 	raw := appendTable(nil, s.groups, s.table)
+	s.grow(len(raw))
 	used, buf, err := c.compress(s.buf, raw)
 	if err != nil {
 		return fmt.Errorf("compress table: %w", err)
@@ -199,9 +212,7 @@ const maxTableGain = 2
 // pad lengthens the stream with zeros to size.
 func (s *stream) pad(size int) {
 	n := len(s.buf)
-	if cap(s.buf) < size {
-		s.buf = append(make([]byte, 0, size), s.buf...)
-	}
+	s.grow(size - n)
 	s.buf = s.buf[:size]
 	clear(s.buf[n:])
 }

@@ -14,8 +14,9 @@ import (
 // does not fit into what is left of a multichunk is cut in two, so that little is lost to padding.
 //
 // Memory: one stream and one sealed object of Config.MultichunkSize, a table of less than twice that for the smallest
-// chunks (a hundredth for chunks of 8 KiB), and a buffer of twice Config.GroupSize for each core and one more. What a sink
-// keeps of a Sealed after it has returned is the sink's.
+// chunks (a hundredth for chunks of 8 KiB), a buffer of twice Config.GroupSize for each core and one more, and an encoder of
+// 2.5 MiB for each core. With 8 MiB and 512 KiB on two cores that is 25 MiB. What a sink keeps of a Sealed after it has
+// returned is the sink's.
 //
 // A Packer is safe for concurrent use. Once an error has been met, whoever caused it, every method returns it.
 type Packer struct {
@@ -165,7 +166,7 @@ func (p *Packer) pack(ctx context.Context, g *groupBuffer, before <-chan struct{
 func (p *Packer) place(ctx context.Context, g *groupBuffer) error {
 	for i, n := 0, len(g.ids); ; {
 		if p.open == nil {
-			p.open = newStream(p.kind, p.repo.blocks.stream())
+			p.open = p.repo.blocks.newStream(p.kind)
 		}
 		if p.fits(len(g.out), n-i) {
 			p.put(g, i, n, g.out)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -414,6 +415,43 @@ func TestPackerShowsNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPackerMemory measures what is live while the sink holds a multichunk, when a packer holds most.
+func TestPackerMemory(t *testing.T) {
+	rng := newRand(t)
+	cfg := testConfig
+	cfg.MultichunkSize, cfg.GroupSize = 8<<20, 512<<10
+	r := newTestRepository(t, cfg)
+	chunk := append(randomBytes(rng, 6<<10), randomText(rng, 2<<10)...)
+	before, peak := live(), uint64(0)
+	p := r.NewPacker(KindData, func(_ context.Context, s *Sealed) error {
+		peak = max(peak, live())
+		s.Release()
+		return nil
+	})
+	for i := range 40 << 20 / len(chunk) {
+		copy(chunk, randomBytes(rng, 4<<10))
+		if err := p.Add(t.Context(), ID{byte(i), byte(i >> 8)}, chunk); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d KiB at most", (peak-before)>>10)
+	if peak-before > 4*uint64(cfg.MultichunkSize) {
+		t.Errorf("a packer held %d bytes, more than four multichunks", peak-before)
+	}
+}
+
+// live returns the bytes that are reachable, pools included only if they are in use.
+func live() uint64 {
+	runtime.GC()
+	runtime.GC() // pools are emptied by the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 func TestNewBlocksRefuses(t *testing.T) {
