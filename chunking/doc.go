@@ -112,7 +112,8 @@
 //
 // # Kernels
 //
-// GFD's first stage exists in portable Go, for AVX2, and for AVX-512 with GFNI.
+// GFD's first stage exists in portable Go, for AVX2, for AVX-512 with GFNI, and for
+// NEON.
 // New takes the fastest that the machine has; tests compare all of them with the
 // definition above.
 package chunking
