@@ -69,10 +69,17 @@ func appendRegistration(dst []byte, g *Registration) []byte {
 	return appendText(dst, g.Host)
 }
 
-// parseRegistration is the inverse of appendRegistration. The incarnation is not in the bytes: it follows from the public key.
+// parseRegistration is the inverse of appendRegistration. The incarnation is not in the bytes: it follows from the
+// public key.
 func parseRegistration(b []byte) (*Registration, error) {
 	d := decoder{b: b}
-	g := &Registration{Client: d.bytes16(), PublicKey: bytes.Clone(d.bytes(ed25519.PublicKeySize)), InodeRange: d.uint32(), Time: d.time(), Host: d.text(maxText)}
+	g := &Registration{
+		Client:     d.bytes16(),
+		PublicKey:  bytes.Clone(d.bytes(ed25519.PublicKeySize)),
+		InodeRange: d.uint32(),
+		Time:       d.time(),
+		Host:       d.text(maxText),
+	}
 	if d.bad || g.InodeRange == 0 || g.InodeRange > maxInodeRange {
 		return nil, corruptf("registration")
 	}
@@ -156,8 +163,8 @@ func (r *Repository) drawRange(others []Registration) uint32 {
 	}
 }
 
-// isTaken reports whether a registration that was made at the same time has the inode range of g. Who sees that gives way, for
-// it may be that only one of the two does.
+// isTaken reports whether a registration that was made at the same time has the inode range of g. Who sees that gives
+// way, for it may be that only one of the two does.
 func (r *Repository) isTaken(ctx context.Context, g *Registration) (bool, error) {
 	others, err := r.Registrations(ctx)
 	if err != nil && !aboutObject(err) {
@@ -171,8 +178,8 @@ func (r *Repository) isTaken(ctx context.Context, g *Registration) (bool, error)
 	return false, nil
 }
 
-// Registrations returns all that are there. If some of them are damaged or too new it returns the others, and their *ObjectErrors
-// joined.
+// Registrations returns all that are there. If some of them are damaged or too new it returns the others, and their
+// *ObjectErrors joined.
 func (r *Repository) Registrations(ctx context.Context) ([]Registration, error) {
 	names, err := r.registrationNames(ctx)
 	if err != nil {
@@ -208,12 +215,16 @@ func (r *Repository) Registrations(ctx context.Context) ([]Registration, error) 
 	return all, errors.Join(damaged...)
 }
 
+// maxRegistrationWire bounds a registration on the remote, in bytes; what is longer is none of ours.
+const maxRegistrationWire = 64 << 10
+
 // parallel is how many small objects are asked for at the same time.
 const parallel = 8
 
 func (r *Repository) registrationNames(ctx context.Context) ([]string, error) {
 	var clients []ClientID
-	if _, err := listIDs(ctx, r.st, clientsDir, true, func(id [16]byte, _ remote.Entry) { clients = append(clients, id) }); err != nil {
+	_, err := listIDs(ctx, r.st, clientsDir, true, func(id [16]byte, _ remote.Entry) { clients = append(clients, id) })
+	if err != nil {
 		return nil, fmt.Errorf("list clients: %w", err)
 	}
 	var names []string
@@ -221,7 +232,7 @@ func (r *Repository) registrationNames(ctx context.Context) ([]string, error) {
 	for _, c := range clients {
 		dir := clientsDir + "/" + c.String()
 		err := r.st.List(ctx, dir, func(e remote.Entry) error {
-			if _, _, ok := parsePair(e.Name); ok && !e.Dir && !seen[e.Name] {
+			if _, _, ok := parsePair(e.Name); ok && !e.Dir && !seen[e.Name] && e.Size <= maxRegistrationWire {
 				names = append(names, dir+"/"+e.Name)
 				seen[e.Name] = true
 			}

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Fields that several structures have. Each pair is specified in FORMAT.md; what follows the last known field of a structure
-// is ignored.
+// Fields that several structures have. Each pair is specified in FORMAT.md; what follows the last known field of a
+// structure is ignored.
 
 func appendTime(dst []byte, t time.Time) []byte {
 	var ns int64
@@ -71,7 +71,8 @@ func (d *decoder) bytes32() (b [32]byte) {
 	return b
 }
 
-// count reads the number of items that follow, each of which takes at least size bytes, so that a lying number costs nothing.
+// count reads the number of items that follow, each of which takes at least size bytes, so that a lying number costs
+// nothing.
 func (d *decoder) count(size int) int {
 	n := d.uvarint(math.MaxInt32)
 	if n > len(d.b)/size {

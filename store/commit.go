@@ -21,6 +21,8 @@ import (
 const (
 	MaxCommit = 64 << 20 // of the whole
 	maxText   = 4 << 10  // of host, message and each tag
+
+	maxCommitWire = MaxCommit + MaxCommit/4 // with padding; what is longer is none of ours
 )
 
 // A Seq numbers the commits of an incarnation, from 1.
@@ -110,8 +112,8 @@ type Commit struct {
 // Head returns the head that names c, which must have been read from or put on the remote.
 func (c *Commit) Head() Head { return Head{c.Client, c.Incarnation, c.Seq, c.hash} }
 
-// Next returns a commit that follows c, or the first one of an incarnation if c is nil: identity, number and links to what
-// is before are filled in.
+// Next returns a commit that follows c, or the first one of an incarnation if c is nil: identity, number and links to
+// what is before are filled in.
 func (g *Registration) Next(c *Commit) *Commit {
 	next := &Commit{Client: g.Client, Incarnation: g.Incarnation, Seq: 1}
 	if c != nil {
@@ -125,8 +127,8 @@ func (g *Registration) Next(c *Commit) *Commit {
 
 func (c *Commit) chain() chain { return chain{c.Client, c.Incarnation} }
 
-// nextSkip returns the skip links of the commit after c: for each k, the two largest multiples of 2^k below its number. The first of
-// them, its predecessor, is left out. All others are among what c links to.
+// nextSkip returns the skip links of the commit after c: for each k, the two largest multiples of 2^k below its
+// number. The first of them, its predecessor, is left out. All others are among what c links to.
 func nextSkip(c *Commit) []SkipLink {
 	var (
 		links []SkipLink
@@ -300,8 +302,8 @@ func (r *Repository) hashCommit(body []byte) CommitHash {
 	return CommitHash(h.Sum(nil))
 }
 
-// commitName returns the name on the remote of the commit h. It follows from the hash, so that a commit which anything refers to can be
-// fetched whatever a listing shows.
+// commitName returns the name on the remote of the commit h. It follows from the hash, so that a commit which
+// anything refers to can be fetched whatever a listing shows.
 func (r *Repository) commitName(h Head) string {
 	mac := hmac.New(sha256.New, r.commitNames[:])
 	mac.Write(h.Hash[:])
@@ -314,16 +316,16 @@ func (r *Repository) commitMessage(h CommitHash, name string) []byte {
 	return append(append(m, h[:]...), name...)
 }
 
-// A SealedCommit is a commit ready to be put, with the same bytes however often it takes. A client that keeps it on its disk
-// before the first attempt can go on with it after a crash.
+// A SealedCommit is a commit ready to be put, with the same bytes however often it takes. A client that keeps it on
+// its disk before the first attempt can go on with it after a crash.
 type SealedCommit struct {
 	Head Head
 	Name string // on the remote
 	Wire []byte
 }
 
-// SealCommit signs and seals c, and gives it its hash. Texts that are too long are cut. c must be one that Next has made; key is that of its
-// incarnation. Each call makes another commit, of which only one may ever be put.
+// SealCommit signs and seals c, and gives it its hash. Texts that are too long are cut. c must be one that Next has
+// made; key is that of its incarnation. Each call makes another commit, of which only one may ever be put.
 func (r *Repository) SealCommit(c *Commit, key ed25519.PrivateKey) (*SealedCommit, error) {
 	if err := r.ReadOnly(); err != nil {
 		return nil, err
@@ -372,8 +374,8 @@ func (r *Repository) PutCommit(ctx context.Context, c *Commit, key ed25519.Priva
 	return s.Head, r.PutSealed(ctx, s)
 }
 
-// GetCommit returns the commit h. Its signature and its hash have been checked. It returns ErrCorrupt or ErrFormat in an *ObjectError if
-// the object is not that commit, and remote.ErrNotExist if there is none.
+// GetCommit returns the commit h. Its signature and its hash have been checked. It returns ErrCorrupt or ErrFormat in
+// an *ObjectError if the object is not that commit, and remote.ErrNotExist if there is none.
 func (r *Repository) GetCommit(ctx context.Context, h Head) (*Commit, error) {
 	if c := r.recent.get(h); c != nil {
 		return c, nil

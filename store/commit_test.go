@@ -246,7 +246,8 @@ func TestCommitDamage(t *testing.T) {
 	}
 }
 
-// TestCommitSwapped puts commits in each other's place, into another repository, and forges them with the keys of the repository.
+// TestCommitSwapped puts commits in each other's place, into another repository, and forges them with the keys of the
+// repository.
 func TestCommitSwapped(t *testing.T) {
 	r, st, _ := initMem(t)
 	other, _, _ := initMem(t)
@@ -283,6 +284,17 @@ func TestCommitSwapped(t *testing.T) {
 		if _, err := r.openCommit(name, wire); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("signature for %s: %v, want ErrCorrupt", what, err)
 		}
+	}
+	// The client itself puts its commit under a name that does not follow from the hash, so that others could not
+	// fetch it.
+	elsewhere := r.commitName(Head{w.g.Client, w.g.Incarnation, forged.Seq, CommitHash{1}})
+	signature := ed25519.Sign(w.key, r.commitMessage(forged.hash, elsewhere))
+	wire, err := r.keys.SealPadded(seal.KindCommit, elsewhere, append(signature, body...), seal.Features{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.openCommit(elsewhere, wire); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("under a name of its own choice: %v, want ErrCorrupt", err)
 	}
 }
 

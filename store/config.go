@@ -44,7 +44,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns an error unless the numbers in c are possible. Names of chunkers and compression are checked by those who know them.
+// check returns an error unless the numbers in c are possible. Names of chunkers and compression are checked by those
+// who know them.
 func (c *Config) check() error {
 	switch {
 	case c.MultichunkSize < MinMultichunk || c.MultichunkSize > MaxMultichunk:

@@ -26,7 +26,8 @@ var (
 
 // Errors of using one.
 var (
-	// ErrCorrupt says that bytes are not what somebody with the keys wrote under that name, or not what an id stands for.
+	// ErrCorrupt says that bytes are not what somebody with the keys wrote under that name, or not what an id stands
+	// for.
 	ErrCorrupt = seal.ErrCorrupt
 
 	// ErrNotFound says that the repository holds nothing under an id or a name.

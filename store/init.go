@@ -28,9 +28,10 @@ type InitOptions struct {
 
 const recoveryName = "recovery"
 
-// Init makes a repository on st, which opens with password or with the recovery key that it returns, to be printed once. It returns
-// ErrExists if anything lies there, and ErrTwoRepositories if another Init ran at the same time; then its own
-// repository is gone again. An Init that stops half-way leaves nothing that keeps the next one from making a repository.
+// Init makes a repository on st, which opens with password or with the recovery key that it returns, to be printed
+// once. It returns ErrExists if anything lies there, and ErrTwoRepositories if another Init ran at the same time;
+// then its own repository is gone again. An Init that stops half-way leaves nothing that keeps the next one from
+// making a repository.
 func Init(ctx context.Context, st remote.Storage, password []byte, o *InitOptions) (r *Repository, recovery string, err error) {
 	if o == nil {
 		o = &InitOptions{}
@@ -107,14 +108,14 @@ func newInit(password []byte, o *InitOptions) (*newRepositoryObjects, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	kdf, name := o.KDF, o.SlotName
+	kdf, slotName := o.KDF, o.SlotName
 	if kdf == (KDF{}) {
 		kdf = DefaultKDF()
 	}
-	if name == "" {
-		name = "password"
+	if slotName == "" {
+		slotName = "password"
 	}
-	if err := checkNewSlot(name, password, nil); err != nil {
+	if err := checkNewSlot(slotName, password, nil); err != nil {
 		return nil, err
 	}
 	identity, slotWire, err := seal.NewIdentity(cfg.Repository, password, kdf)
@@ -126,12 +127,13 @@ func newInit(password []byte, o *InitOptions) (*newRepositoryObjects, error) {
 		return nil, err
 	}
 	keys := seal.NewKeyring(cfg.Repository)
-	listed := []seal.Listed{identity.List(name, cfg.Created), spare.List(recoveryName, cfg.Created)}
+	listed := []seal.Listed{identity.List(slotName, cfg.Created), spare.List(recoveryName, cfg.Created)}
 	keyring, keyringWire, err := identity.SealKeyring(keys, seal.Roster{Slots: listed})
 	if err != nil {
 		return nil, err
 	}
-	repository, err := keys.SealPadded(seal.KindRepository, objectName(repositoryDir, seal.ID(cfg.Repository)), appendConfig(nil, &cfg), seal.Features{})
+	name := objectName(repositoryDir, seal.ID(cfg.Repository))
+	repository, err := keys.SealPadded(seal.KindRepository, name, appendConfig(nil, &cfg), seal.Features{})
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,8 @@ func (r *Repository) AddSlot(ctx context.Context, name string, password []byte, 
 	return r.slotOf(s, wire), nil
 }
 
-// AddRecovery makes a new recovery key and returns it as it is to be printed. Older ones stay good until they are removed.
+// AddRecovery makes a new recovery key and returns it as it is to be printed. Older ones stay good until they are
+// removed.
 func (r *Repository) AddRecovery(ctx context.Context) (printed string, err error) {
 	c, err := r.beginKeyChange(ctx)
 	if err != nil {
@@ -99,9 +100,9 @@ func (r *Repository) AddRecovery(ctx context.Context) (printed string, err error
 	return printed, nil
 }
 
-// RemoveSlot makes a password or recovery key useless. The last one cannot be removed. Somebody who has kept a copy of the slot
-// object can still open what is sealed now; where the storage refuses to delete, everybody can who knows the old password, and the error says so. Then
-// removing can be tried again.
+// RemoveSlot makes a password or recovery key useless. The last one cannot be removed. Somebody who has kept a copy
+// of the slot object can still open what is sealed now; where the storage refuses to delete, everybody can who knows
+// the old password, and the error says so. Then removing can be tried again.
 func (r *Repository) RemoveSlot(ctx context.Context, idOrName string) error {
 	c, err := r.beginKeyChange(ctx)
 	if err != nil {
@@ -121,8 +122,8 @@ func (r *Repository) RemoveSlot(ctx context.Context, idOrName string) error {
 	return nil
 }
 
-// ChangePassword replaces the slot that r was opened with by one of the same name for another password. If the old one cannot
-// be removed, both are good, and the error says so.
+// ChangePassword replaces the slot that r was opened with by one of the same name for another password. If the old
+// one cannot be removed, both are good, and the error says so.
 func (r *Repository) ChangePassword(ctx context.Context, password []byte) error {
 	c, err := r.beginKeyChange(ctx)
 	if err != nil {
@@ -252,8 +253,9 @@ func (c *keyChange) freeName(name string) string {
 	return candidate
 }
 
-// apply adds one slot and removes another; either may be nil. In this order: the new slot, a keyring for those that there will be, and
-// only then deletions. Whatever it is stopped by, or happens at the same time, no slot that is good before and after is ever without a keyring.
+// apply adds one slot and removes another; either may be nil. In this order: the new slot, a keyring for those that
+// there will be, and only then deletions. Whatever it is stopped by, or happens at the same time, no slot that is
+// good before and after is ever without a keyring.
 func (c *keyChange) apply(ctx context.Context, add *seal.Listed, wire []byte, remove *seal.Listed) error {
 	if err := c.r.ReadOnly(); err != nil {
 		return err
@@ -305,8 +307,8 @@ func (c *keyChange) deleteSlot(ctx context.Context, id seal.ID) error {
 	return fmt.Errorf("delete %s: %w; the old password still opens the repository", name, err)
 }
 
-// deleteKeyrings deletes the keyrings that went into the new one. Those that stay, because deleting is refused or was never reached, are united
-// with it.
+// deleteKeyrings deletes the keyrings that went into the new one. Those that stay, because deleting is refused or was
+// never reached, are united with it.
 func (c *keyChange) deleteKeyrings(ctx context.Context) {
 	for id, wire := range c.objects.keyrings {
 		if _, _, err := c.r.identity.OpenKeyring(id, wire); err != nil {

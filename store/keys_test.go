@@ -243,8 +243,8 @@ func TestKeysStaleListing(t *testing.T) {
 	}
 }
 
-// TestKeyFaults stops every change of keys at every call in every way. Whoever could open the repository before and should be
-// able to afterwards can at any moment between, and the change can be made again.
+// TestKeyFaults stops every change of keys at every call in every way. Whoever could open the repository before and
+// should be able to afterwards can at any moment between, and the change can be made again.
 func TestKeyFaults(t *testing.T) {
 	changes := map[string]func(*Repository) error{
 		"add":    func(r *Repository) error { return second(r.AddSlot(t.Context(), "new", []byte("new"), cheapKDF)) },
@@ -337,8 +337,8 @@ func TestSlotsRemovedElsewhere(t *testing.T) {
 	}
 }
 
-// TestSlotReplayed puts a removed slot back, and the keyring that listed it, as a storage might that is in league with somebody who has been
-// locked out.
+// TestSlotReplayed puts a removed slot back, and the keyring that listed it, as a storage might that is in league
+// with somebody who has been locked out.
 func TestSlotReplayed(t *testing.T) {
 	r, st, _ := initMem(t)
 	s, err := r.AddSlot(t.Context(), "laptop", []byte("stolen"), cheapKDF)

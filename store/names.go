@@ -106,8 +106,8 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // aboutObject reports whether err is about the bytes of an object, and would be the same if it were read again.
 func aboutObject(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFormat) }
 
-// putSmall puts an object, reads it back, and makes it survive a power cut where that takes a step of its own. An error that came although the
-// object is there is none.
+// putSmall puts an object, reads it back, and makes it survive a power cut where that takes a step of its own. An
+// error that came although the object is there is none.
 func putSmall(ctx context.Context, st remote.Storage, name string, wire []byte) error {
 	putErr := st.Put(ctx, name, wire)
 	if putErr != nil && (errors.Is(putErr, remote.ErrUnreachable) || ctx.Err() != nil) {

@@ -18,14 +18,14 @@ import (
 
 // OpenOptions are options of Open. Nil is the defaults.
 type OpenOptions struct {
-	// State is what ExportState returned for the same repository. With it, Open asks the storage for nothing: a password that
-	// was good then is good. Default: none.
+	// State is what ExportState returned for the same repository. With it, Open asks the storage for nothing: a
+	// password that was good then is good. Default: none.
 	State []byte
 }
 
-// Open opens the repository on st. It returns ErrNoRepository if there is nothing of ours, ErrPassword if no key slot opens with password,
-// ErrTwoRepositories, ErrFormat if the repository needs a newer program, ErrCorrupt if an object that it cannot do
-// without is damaged, and errors of st.
+// Open opens the repository on st. It returns ErrNoRepository if there is nothing of ours, ErrPassword if no key slot
+// opens with password, ErrTwoRepositories, ErrFormat if the repository needs a newer program, ErrCorrupt if an object
+// that it cannot do without is damaged, and errors of st.
 func Open(ctx context.Context, st remote.Storage, password []byte, o *OpenOptions) (*Repository, error) {
 	var (
 		objects *openObjects
@@ -46,7 +46,8 @@ func Open(ctx context.Context, st remote.Storage, password []byte, o *OpenOption
 	return r, nil
 }
 
-// ExportState returns what Open needs to open r again without the storage. It holds nothing that the storage does not show to everybody.
+// ExportState returns what Open needs to open r again without the storage. It holds nothing that the storage does not
+// show to everybody.
 func (r *Repository) ExportState() []byte {
 	r.keyMu.Lock()
 	defer r.keyMu.Unlock()
@@ -102,8 +103,8 @@ func fetchObjects(ctx context.Context, st remote.Storage) (*openObjects, error) 
 // maxRepositoryObject bounds the repository object, in bytes.
 const maxRepositoryObject = 64 << 10
 
-// fetchDir fetches all objects in a directory of objects with random names. It leaves out those that are longer than max bytes: they are none
-// of ours.
+// fetchDir fetches all objects in a directory of objects with random names. It leaves out those that are longer than
+// max bytes: they are none of ours.
 func fetchDir(ctx context.Context, st remote.Storage, dir string, limit int, max int64) (map[seal.ID][]byte, error) {
 	var ids []seal.ID
 	_, err := listIDs(ctx, st, dir, false, func(id [16]byte, e remote.Entry) {
@@ -156,10 +157,11 @@ func chooseRepository(repositories map[seal.ID][]byte) (seal.ID, error) {
 		return whole[0], nil
 	case len(whole) > 1:
 		slices.SortFunc(whole, func(a, b seal.ID) int { return bytes.Compare(a[:], b[:]) })
-		return seal.ID{}, fmt.Errorf("%w: %x and %x: init ran on two machines at the same time; delete the object repository/<id> of the one that is not used",
-			ErrTwoRepositories, whole[0], whole[1])
+		return seal.ID{}, fmt.Errorf("%w: %x and %x: init ran on two machines at the same time; "+
+			"delete the object repository/<id> of the one that is not used", ErrTwoRepositories, whole[0], whole[1])
 	case len(short) > 0:
-		return seal.ID{}, fmt.Errorf("%w: %s is half-written or damaged; if init was interrupted here, run it again", ErrCorrupt, objectName(repositoryDir, short[0]))
+		return seal.ID{}, fmt.Errorf("%w: %s is half-written or damaged; if init was interrupted here, run it again",
+			ErrCorrupt, objectName(repositoryDir, short[0]))
 	}
 	return seal.ID{}, ErrNoRepository
 }
@@ -243,8 +245,8 @@ func (o *openObjects) parseSlots() (slots []seal.Slot, damaged []error) {
 	return slots[:min(len(slots), seal.MaxSlots)], damaged
 }
 
-// unite opens the keyrings that are sealed to identity and returns what they hold together. The roster has all slots that any of them
-// lists, the oldest first, also those that are removed or whose object is not there.
+// unite opens the keyrings that are sealed to identity and returns what they hold together. The roster has all slots
+// that any of them lists, the oldest first, also those that are removed or whose object is not there.
 func (o *openObjects) unite(identity *seal.Identity) (*seal.Keyring, seal.Roster, error) {
 	var (
 		keys    *seal.Keyring

@@ -246,7 +246,8 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
-// TestOpenDamage damages each of the objects that a repository is opened from: every bit of the small ones, a sample of the others.
+// TestOpenDamage damages each of the objects that a repository is opened from: every bit of the small ones, a sample
+// of the others.
 func TestOpenDamage(t *testing.T) {
 	_, st, _ := initMem(t)
 	rng := newRand(t)

@@ -12,16 +12,19 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Poll looks for new commits of all clients, verifies them back to what t has accepted, and accepts them. It returns the newest good head of every
-// incarnation, in the order of client and incarnation, also when it returns an error as well. Such an error joins
+// Poll looks for new commits of all clients, verifies them back to what t has accepted, and accepts them. It returns
+// the newest good head of every incarnation, in the order of client and incarnation, also when it returns an error as
+// well. Such an error joins
 //
-//   - *RollbackError and *ForkError, both ErrRollback: the remote shows a history otherwise than before. Nothing new of that incarnation is
-//     accepted, and the head returned for it is what the remote shows, good for reading. AcceptRollback and AcceptFork
-//     end it.
-//   - *ObjectError: an object is damaged (ErrCorrupt), missing (ErrNotFound) or too new (ErrFormat). What else is there was used.
+//   - *RollbackError and *ForkError, both ErrRollback: the remote shows a history otherwise than before. Nothing new of
+//     that incarnation is accepted, and the head returned for it is what the remote shows, good for reading.
+//     AcceptRollback and AcceptFork end it.
+//   - *ObjectError: an object is damaged (ErrCorrupt), missing (ErrNotFound) or too new (ErrFormat). What else is there
+//     was used.
 //
-// Any other error is the remote's; then no heads are returned, and t is as it was. A client finds its own incarnations among the heads: one
-// that is ahead of what it has published means that its local state was copied or restored.
+// Any other error is the remote's; then no heads are returned, and t is as it was. A client finds its own
+// incarnations among the heads: one that is ahead of what it has published means that its local state was copied or
+// restored.
 func (r *Repository) Poll(ctx context.Context, t *Trust) ([]Head, error) {
 	chains, err := r.listChains(ctx)
 	if err != nil {
@@ -33,7 +36,8 @@ func (r *Repository) Poll(ctx context.Context, t *Trust) ([]Head, error) {
 	return r.poll(ctx, t, chains, r.listAll)
 }
 
-// PollKnown is Poll for the incarnations that t knows. It asks for one listing of each, and more only if it has begun another group.
+// PollKnown is Poll for the incarnations that t knows. It asks for one listing of each, and more only if it has begun
+// another group.
 func (r *Repository) PollKnown(ctx context.Context, t *Trust) ([]Head, error) {
 	chains := make(map[chain]bool)
 	for c := range t.heads {
@@ -42,8 +46,8 @@ func (r *Repository) PollKnown(ctx context.Context, t *Trust) ([]Head, error) {
 	return r.poll(ctx, t, chains, r.listOnward)
 }
 
-// listed is what a listing shows of a chain: the names of the commits of each number. There is more than one if the chain was forked, or
-// somebody plays tricks.
+// listed is what a listing shows of a chain: the names of the commits of each number. There is more than one if the
+// chain was forked, or somebody plays tricks.
 type listed map[Seq][]string
 
 // A lister lists the commits of c from the group of number from, zero if no commit is known.
@@ -101,8 +105,8 @@ func (r *Repository) listChains(ctx context.Context) (map[chain]bool, error) {
 	return chains, group.Wait()
 }
 
-// listAll lists every group of c from that of from on. If from is zero it lists the last two that hold anything: the one commit of
-// a group that has just begun may be half-written.
+// listAll lists every group of c from that of from on. If from is zero it lists the last two that hold anything: the
+// one commit of a group that has just begun may be half-written.
 func (r *Repository) listAll(ctx context.Context, c chain, from Seq) (listed, error) {
 	groups, err := r.listGroups(ctx, c)
 	if err != nil {
@@ -162,7 +166,7 @@ func (r *Repository) listGroup(ctx context.Context, c chain, g seqGroup, all lis
 	err := r.st.List(ctx, dir, func(e remote.Entry) error {
 		seq, _, ok := parseCommitName(e.Name)
 		name := dir + "/" + e.Name
-		if ok && !e.Dir && seq.group() == g && !slices.Contains(all[seq], name) {
+		if ok && !e.Dir && e.Size <= maxCommitWire && seq.group() == g && !slices.Contains(all[seq], name) {
 			all[seq] = append(all[seq], name)
 		}
 		return nil
@@ -304,8 +308,8 @@ func (p *poll) findHead(ctx context.Context, c chain, l listed, v *verdict) erro
 	return nil
 }
 
-// open opens the commits with the given names. Those that do not open are reported, those that are gone are left out; the
-// others come in the order of their hashes, so that all clients prefer the same.
+// open opens the commits with the given names. Those that do not open are reported, those that are gone are left out;
+// the others come in the order of their hashes, so that all clients prefer the same.
 func (p *poll) open(ctx context.Context, names []string, v *verdict) ([]*Commit, error) {
 	var commits []*Commit
 	for _, name := range names[:min(len(names), maxCandidates)] {
@@ -323,7 +327,8 @@ func (p *poll) open(ctx context.Context, names []string, v *verdict) ([]*Commit,
 	return commits, nil
 }
 
-// descends reports whether accepted is an ancestor of c, or nothing was accepted yet. If another commit has the ancestor's number it notes a fork.
+// descends reports whether accepted is an ancestor of c, or nothing was accepted yet. If another commit has the
+// ancestor's number it notes a fork.
 func (p *poll) descends(ctx context.Context, c *Commit, accepted Head, v *verdict) (bool, error) {
 	if accepted.IsZero() {
 		return true, nil
@@ -344,8 +349,8 @@ func (p *poll) descends(ctx context.Context, c *Commit, accepted Head, v *verdic
 	return false, nil
 }
 
-// ancestor returns the hash of the commit number seq that c descends from. It goes by the longest links that do not lead
-// past it, and by shorter ones where a commit is gone.
+// ancestor returns the hash of the commit number seq that c descends from. It goes by the longest links that do not
+// lead past it, and by shorter ones where a commit is gone.
 func (r *Repository) ancestor(ctx context.Context, c *Commit, seq Seq) (CommitHash, error) {
 	for c.Seq > seq {
 		links := c.links()
@@ -420,10 +425,11 @@ func (p *poll) findAccepted(ctx context.Context, c chain, l listed, v *verdict) 
 
 // findOther looks for a commit with the accepted head's number and another hash, where the head itself is not listed.
 func (p *poll) findOther(ctx context.Context, accepted Head, l listed, v *verdict) error {
-	if len(l[accepted.Seq]) != 1 || l[accepted.Seq][0] == p.r.commitName(accepted) || p.trust.forkAccepted(accepted.chain(), accepted.Seq) {
+	names := l[accepted.Seq]
+	if len(names) != 1 || names[0] == p.r.commitName(accepted) || p.trust.forkAccepted(accepted.chain(), accepted.Seq) {
 		return nil
 	}
-	commits, err := p.open(ctx, l[accepted.Seq], v)
+	commits, err := p.open(ctx, names, v)
 	if err == nil && len(commits) > 0 {
 		v.history = append(v.history, &ForkError{Seq: accepted.Seq, A: accepted, B: commits[0].Head()})
 	}

@@ -261,7 +261,8 @@ func TestPollForkAtHead(t *testing.T) {
 	}
 }
 
-// TestPollDamage damages the newest commit of one client in many ways. That is reported, the commit before stays, and others are not held up.
+// TestPollDamage damages the newest commit of one client in many ways. That is reported, the commit before stays, and
+// others are not held up.
 func TestPollDamage(t *testing.T) {
 	r, st, _ := initMem(t)
 	a, b := newWriter(t, r), newWriter(t, r)
@@ -292,7 +293,8 @@ func TestPollDamage(t *testing.T) {
 	expectHeads(t, reader, seen, a2, b2)
 }
 
-// TestPollDamagedAccepted damages the head that was accepted, and hides it from listings: that is damage and no rollback.
+// TestPollDamagedAccepted damages the head that was accepted, and hides it from listings: that is damage and no
+// rollback.
 func TestPollDamagedAccepted(t *testing.T) {
 	mem := remotetest.NewMem()
 	r, _ := initOn(t, mem)

@@ -97,7 +97,8 @@ func newRepository(st remote.Storage, keys *seal.Keyring, cfg Config) (*Reposito
 // Config returns what was decided when the repository was made.
 func (r *Repository) Config() Config { return r.cfg }
 
-// ReadOnly returns nil, or an error that wraps ErrReadOnly and names the object that this program is too old to write beside.
+// ReadOnly returns nil, or an error that wraps ErrReadOnly and names the object that this program is too old to write
+// beside.
 func (r *Repository) ReadOnly() error {
 	r.featuresMu.Lock()
 	defer r.featuresMu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// Trust is what a client has accepted: the newest head of every chain, and what else it was told to live with. Whoever keeps it on
-// local disk notices when the remote shows less than before. The zero value has seen nothing. It is not safe for concurrent
-// use.
+// Trust is what a client has accepted: the newest head of every chain, and what else it was told to live with.
+// Whoever keeps it on local disk notices when the remote shows less than before. The zero value has seen nothing. It
+// is not safe for concurrent use.
 type Trust struct {
 	heads    map[chain]Head
 	accepted []Exception
@@ -46,8 +46,8 @@ func (t *Trust) Accept(h Head) {
 // Exceptions returns what was accepted by AcceptRollback and AcceptFork.
 func (t *Trust) Exceptions() []Exception { return slices.Clone(t.accepted) }
 
-// AcceptRollback goes on from what the remote shows now. The client whose history was rolled back must publish under a new
-// incarnation from then on.
+// AcceptRollback goes on from what the remote shows now. The client whose history was rolled back must publish under
+// a new incarnation from then on.
 func (t *Trust) AcceptRollback(e *RollbackError) {
 	t.accepted = append(t.accepted, Exception{Lost: e.Accepted, Kept: e.Offered})
 	if e.Offered.IsZero() {
@@ -57,8 +57,8 @@ func (t *Trust) AcceptRollback(e *RollbackError) {
 	t.Accept(e.Offered)
 }
 
-// AcceptFork goes on from the longer of the two branches, and keeps silent about the other as far as it reaches now. The
-// client that was forked must publish under a new incarnation from then on.
+// AcceptFork goes on from the longer of the two branches, and keeps silent about the other as far as it reaches now.
+// The client that was forked must publish under a new incarnation from then on.
 func (t *Trust) AcceptFork(e *ForkError) {
 	kept, lost := e.A, e.B
 	if lost.Seq > kept.Seq || lost.Seq == kept.Seq && bytes.Compare(lost.Hash[:], kept.Hash[:]) < 0 {
@@ -149,7 +149,8 @@ func (e *RollbackError) Error() string {
 	if !e.SeenBy.IsZero() {
 		by = "client " + e.SeenBy.Client.short()
 	}
-	return fmt.Sprintf("the remote was rolled back: %s has seen commit %d of client %s, the remote shows %d", by, e.Accepted.Seq, e.Accepted.Client, e.Offered.Seq)
+	return fmt.Sprintf("the remote was rolled back: %s has seen commit %d of client %s, the remote shows %d",
+		by, e.Accepted.Seq, e.Accepted.Client, e.Offered.Seq)
 }
 
 // Is makes the error an ErrRollback.
@@ -162,7 +163,8 @@ type ForkError struct {
 }
 
 func (e *ForkError) Error() string {
-	return fmt.Sprintf("history of client %s forked: two commits have number %d (%s and %s)", e.A.Client, e.Seq, e.A.Hash.String()[:8], e.B.Hash.String()[:8])
+	return fmt.Sprintf("history of client %s forked: two commits have number %d (%s and %s)",
+		e.A.Client, e.Seq, e.A.Hash.String()[:8], e.B.Hash.String()[:8])
 }
 
 // Is makes the error an ErrRollback.

@@ -15,8 +15,8 @@ var (
 	// ErrCorrupt says that an object is not what a holder of the keyring sealed under its kind and name.
 	ErrCorrupt = errors.New("damaged or tampered with")
 
-	// ErrEpoch says that an object names an epoch that the keyring does not have: it is damaged, or the keyring has been
-	// rotated since it was read.
+	// ErrEpoch says that an object names an epoch that the keyring does not have: it is damaged, or the keyring has
+	// been rotated since it was read.
 	ErrEpoch = fmt.Errorf("sealed under a key that is not in the keyring: %w", ErrCorrupt)
 
 	// ErrFormat says that an object was written by a holder of the keyring with a newer program.
@@ -34,7 +34,8 @@ const (
 	publicSize = 32 // the header up to the salt
 )
 
-// A Kind says what a sealed object is. It is not in the header: it is bound into the key, and known from the object's place.
+// A Kind says what a sealed object is. It is not in the header: it is bound into the key, and known from the object's
+// place.
 type Kind byte
 
 // The kinds. Their values never change their meaning.
@@ -54,8 +55,9 @@ const (
 	SuiteChaCha Suite = 2 // ChaCha20-Poly1305
 )
 
-// Features are three words of flags for what an object has beyond its format. A program that meets a flag it does not know
-// may go on (Ignore), may read but not write (ReadOnly), or must not read the object (Refuse). Format 1 knows no flags.
+// Features are three words of flags for what an object has beyond its format. A program that meets a flag it does not
+// know may go on (Ignore), may read but not write (ReadOnly), or must not read the object (Refuse). Format 1 knows no
+// flags.
 type Features struct {
 	Ignore   uint32
 	ReadOnly uint32
@@ -110,8 +112,8 @@ func ParseHeader(wire []byte) (Header, error) {
 	return h, nil
 }
 
-// known reports whether this program can read an object with header h. The header must have been checked: what is merely
-// damaged is not newer.
+// known reports whether this program can read an object with header h. The header must have been checked: what is
+// merely damaged is not newer.
 func (h *Header) known() error {
 	switch {
 	case h.Format != Format:

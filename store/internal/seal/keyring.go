@@ -16,8 +16,8 @@ const KeySize = 32
 // A Key is a symmetric key.
 type Key [KeySize]byte
 
-// An Epoch names a key under which objects are sealed: its number in the upper half, so that later epochs are larger, and
-// random bits below, so that two that were begun at the same time differ.
+// An Epoch names a key under which objects are sealed: its number in the upper half, so that later epochs are larger,
+// and random bits below, so that two that were begun at the same time differ.
 type Epoch uint64
 
 // newEpoch returns a fresh name for epoch number n.

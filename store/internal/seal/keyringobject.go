@@ -121,8 +121,8 @@ func keyringMAC(auth Key, b []byte) []byte {
 	return mac.Sum(nil)
 }
 
-// OpenKeyring opens the keyring object that lies under name. It returns ErrNotListed if the keyring is not sealed to id, ErrCorrupt
-// if nobody with a password made it, and ErrFormat.
+// OpenKeyring opens the keyring object that lies under name. It returns ErrNotListed if the keyring is not sealed to
+// id, ErrCorrupt if nobody with a password made it, and ErrFormat.
 func (id *Identity) OpenKeyring(name ID, wire []byte) (*Keyring, Roster, error) {
 	head, stanzas, sealed, err := id.splitKeyring(name, wire)
 	if err != nil {
@@ -144,8 +144,8 @@ func (id *Identity) OpenKeyring(name ID, wire []byte) (*Keyring, Roster, error) 
 	return k, roster, nil
 }
 
-// splitKeyring checks a keyring object as a whole and returns its parts: everything before the sealed body, the stanzas in
-// it, and the sealed body.
+// splitKeyring checks a keyring object as a whole and returns its parts: everything before the sealed body, the
+// stanzas in it, and the sealed body.
 func (id *Identity) splitKeyring(name ID, wire []byte) (head, stanzas, sealed []byte, err error) {
 	if len(wire) > MaxKeyring {
 		return nil, nil, nil, fmt.Errorf("%d bytes: %w", len(wire), ErrCorrupt)

@@ -21,7 +21,8 @@ var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPaddi
 var (
 	errNoRecovery = errors.New("not a recovery key")
 
-	// ErrRecoveryTypo says that a secret looks like a recovery key but its check digits do not fit. It is an ErrPassword.
+	// ErrRecoveryTypo says that a secret looks like a recovery key but its check digits do not fit. It is an
+	// ErrPassword.
 	ErrRecoveryTypo = passwordError("recovery key: mistyped")
 )
 
@@ -44,8 +45,8 @@ func formatRecovery(secret [recoverySize]byte) string {
 	return b.String()
 }
 
-// parseRecovery reads what formatRecovery wrote, as people type it. It returns errNoRecovery for what cannot be one, and
-// ErrRecoveryTypo for what was meant to be one.
+// parseRecovery reads what formatRecovery wrote, as people type it. It returns errNoRecovery for what cannot be one,
+// and ErrRecoveryTypo for what was meant to be one.
 func parseRecovery(typed []byte) (secret [recoverySize]byte, err error) {
 	digits := make([]byte, 0, recoveryDigits+recoveryCheck)
 	for _, c := range typed {

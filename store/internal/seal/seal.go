@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// Seal appends to dst the sealed form of plaintext, which opens only with k, kind and name. Each call draws a fresh salt,
-// so no two results are alike. It panics if plaintext is longer than MaxPlain.
+// Seal appends to dst the sealed form of plaintext, which opens only with k, kind and name. Each call draws a fresh
+// salt, so no two results are alike. It panics if plaintext is longer than MaxPlain.
 func (k *Keyring) Seal(dst []byte, kind Kind, name string, plaintext []byte) ([]byte, error) {
 	return k.SealFeatures(dst, kind, name, plaintext, Features{})
 }
@@ -54,8 +54,8 @@ func (k *Keyring) seal(dst []byte, h *Header, kind Kind, name string, plaintext 
 	}
 }
 
-// Open appends to dst what was sealed into wire under kind and name. The whole object must be there. If it is not what was
-// sealed, Open returns dst as it was, and ErrCorrupt or ErrFormat.
+// Open appends to dst what was sealed into wire under kind and name. The whole object must be there. If it is not
+// what was sealed, Open returns dst as it was, and ErrCorrupt or ErrFormat.
 func (k *Keyring) Open(dst []byte, kind Kind, name string, wire []byte) ([]byte, error) {
 	h, key, err := k.openHeader(kind, name, wire)
 	if err != nil {
@@ -82,10 +82,10 @@ func (k *Keyring) Open(dst []byte, kind Kind, name string, wire []byte) ([]byte,
 	return out, nil
 }
 
-// OpenRange returns n bytes, at least one, from off of the plaintext of the object behind ra, reading its header and the
-// segments that hold them, both at the same time. wireSize is the length of the object, or -1 if that is not known; then a range
-// may be read from the front of an object that has been cut short, but never wrong bytes. Errors of ra other than io.EOF are
-// returned wrapped.
+// OpenRange returns n bytes, at least one, from off of the plaintext of the object behind ra, reading its header and
+// the segments that hold them, both at the same time. wireSize is the length of the object, or -1 if that is not
+// known; then a range may be read from the front of an object that has been cut short, but never wrong bytes. Errors
+// of ra other than io.EOF are returned wrapped.
 func (k *Keyring) OpenRange(ra io.ReaderAt, wireSize int64, kind Kind, name string, off, n int) ([]byte, error) {
 	first, last, err := segmentsOf(wireSize, off, n)
 	if err != nil {

@@ -35,9 +35,9 @@ func PlainSize(wire int) (int, error) {
 	return plain, nil
 }
 
-// PadSize returns the smallest length on the wire, in bytes, that a padded object of at least wire bytes may have. Lengths
-// are powers of two from MinWire to 64 KiB; above, between one power of two and the next there are eight, so that at most 1/8
-// is padding. For each of them PlainSize is defined.
+// PadSize returns the smallest length on the wire, in bytes, that a padded object of at least wire bytes may have.
+// Lengths are powers of two from MinWire to 64 KiB; above, between one power of two and the next there are eight, so
+// that at most 1/8 is padding. For each of them PlainSize is defined.
 func PadSize(wire int) int {
 	size := MinWire
 	for size < wire && size < SegmentSize {

@@ -83,7 +83,8 @@ func NewIdentity(repository [16]byte, password []byte, kdf KDF) (*Identity, []by
 	return founder.AddPassword(password, kdf)
 }
 
-// AddPassword makes another slot, which opens with password, and returns its object as well. It is of no use until a keyring lists it.
+// AddPassword makes another slot, which opens with password, and returns its object as well. It is of no use until a
+// keyring lists it.
 func (id *Identity) AddPassword(password []byte, kdf KDF) (*Identity, []byte, error) {
 	if err := kdf.Check(); err != nil {
 		return nil, nil, err
@@ -150,8 +151,8 @@ func (s *Slot) wrapKeys(open, secret []byte) (kek, commitment Key, err error) {
 // ErrForeign says that a slot or keyring belongs to another repository: an init that stopped half-way has left it.
 var ErrForeign = errors.New("belongs to another repository")
 
-// ParseSlot reads what a slot object says openly. id is the name that it lies under. It returns ErrCorrupt, ErrFormat or
-// ErrForeign.
+// ParseSlot reads what a slot object says openly. id is the name that it lies under. It returns ErrCorrupt, ErrFormat
+// or ErrForeign.
 func ParseSlot(repository [16]byte, id ID, wire []byte) (Slot, error) {
 	if err := checkOpen(wire, SlotSize); err != nil {
 		return Slot{}, fmt.Errorf("slot: %w", err)
