@@ -474,11 +474,12 @@ func (c *Cache) retryFull(n int64, step func() error) error {
 }
 
 // Admit waits until the budget has room for n more bytes of the log, and returns
-// ENOSPC when it has waited as long as Options.Offline says. Callers that take
-// locks call it before them, so that Append need not wait under them.
+// ENOSPC when it has waited as long as Options.Offline says. An n of 0 stands for
+// records without data, which may use what is kept for them. Callers that take
+// locks call it before them.
 func (c *Cache) Admit(ctx context.Context, n int64) error {
 	wait := c.space.patience(ctx)
-	for !c.space.take(n, false) {
+	for !c.space.take(n, n == 0) {
 		if wait() {
 			continue
 		}

@@ -460,6 +460,9 @@ func TestBudget(t *testing.T) {
 	if err := f.c.Admit(t.Context(), 1<<20); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Admit: %v, want ENOSPC", err)
 	}
+	if err := f.c.Admit(t.Context(), 0); err != nil {
+		t.Errorf("Admit of records without data: %v", err)
+	}
 	f.st.away.Store(false)
 	f.commit(last, "c") // its cut makes the rest of the log superfluous
 	f.publish()
@@ -684,4 +687,50 @@ func TestDamagedLog(t *testing.T) {
 	if _, err := f.c.Chunk(t.Context(), pending.ref); !errors.Is(err, store.ErrCorrupt) {
 		t.Errorf("Chunk whose only copy is damaged = %v, want ErrCorrupt", err)
 	}
+}
+
+// TestChunkWithoutPlace stores chunks whose bytes lie nowhere in the log.
+func TestChunkWithoutPlace(t *testing.T) {
+	f := newFixture(t)
+	f.st.away.Store(true)
+	f.open()
+	var chunks []chunk
+	for range 20 {
+		data := randomBytes(f.rng, 4000)
+		id := f.repo.ChunkID(data)
+		if dup, err := f.c.AddChunk(t.Context(), id, data, nil); dup || err != nil {
+			t.Fatalf("AddChunk = %v, %v", dup, err)
+		}
+		chunks = append(chunks, chunk{store.Ref{ID: id}, data})
+	}
+	root := f.commit(chunks, "n")
+	f.reopen()
+	f.checkTree(f.c, root, chunks, "n")
+	f.st.away.Store(false)
+	p := f.publish()
+	f.checkTree(f.reader(), p.Root, chunks, "n")
+}
+
+// TestWrongHint sends readers to other groups and multichunks.
+func TestWrongHint(t *testing.T) {
+	f, chunks, _ := published(t)
+	for name, h := range map[string]store.Hint{
+		"other group": chunks[20].ref.Hint,
+		"no group":    {Multichunk: chunks[0].ref.Hint.Multichunk, Off: 77, Len: 99},
+	} {
+		ref := chunks[0].ref
+		ref.Hint = h
+		r := f.reader()
+		got, err := r.Chunk(t.Context(), ref)
+		if name == "no group" {
+			if !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("%s: Chunk = %v, want ErrNotFound", name, err)
+			}
+			continue
+		}
+		if err != nil || !bytes.Equal(got, chunks[0].data) {
+			t.Errorf("%s: Chunk = %v", name, err)
+		}
+	}
+	f.check(f.c, chunks)
 }

@@ -17,8 +17,9 @@
 // uploads and the state of the client; all of it goes through Files. Badger
 // goes its own way and may be lost at any time.
 //
-// Locks, in the order in which they are taken: Cache.packMu, Log.appendMu,
-// space.mu, Cache.mu, and then the locks that are taken alone: Log.mu, disk.mu,
-// uploads.mu. No call to the remote or to Badger's compaction is made under any
-// of them but packMu, which serves only the way in.
+// Locks, in the order in which they are taken: Cache.publishMu, LocalCommit.mu,
+// Cache.finishMu, Cache.stateMu, Cache.packMu, Log.appendMu, Cache.evictMu, and
+// then those under which no other work is done: Cache.mu, Log.mu, disk.mu,
+// uploads.mu, space.mu, of which Cache.mu is taken before Log.mu and that before
+// space.mu. No call to the remote is made under any of them but publishMu.
 package cache

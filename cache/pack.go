@@ -37,16 +37,24 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 		return false, err
 	}
 	if place.size() != int64(len(data)) {
-		_, at, err := c.log.append(typeChunk, id[:], data)
-		if err != nil {
+		if place, err = c.keepChunk(ctx, id, data); err != nil {
 			return false, fmt.Errorf("keep chunk: %w", err)
 		}
-		place = Place{{Pos: at, Len: uint32(len(data))}}
 	}
 	if !c.addPending(id, uint32(len(data)), place) {
 		return true, nil
 	}
 	return false, c.pack(id, data)
+}
+
+// keepChunk appends a chunk to the log.
+func (c *Cache) keepChunk(ctx context.Context, id store.ID, data []byte) (place Place, err error) {
+	err = c.WithRoom(ctx, int64(len(data)), func() error {
+		_, at, err := c.log.append(typeChunk, id[:], data)
+		place = Place{{Pos: at, Len: uint32(len(data))}}
+		return err
+	})
+	return place, err
 }
 
 // stored reports whether a chunk is on the remote or on its way there.
