@@ -104,8 +104,9 @@ func worthTrying(src []byte) bool {
 	}
 	// The first sample leaves out the lengths that a block begins with, which always compress.
 	for off := stride / 2; off+sample <= len(src); off += stride {
-		// Random bytes give less than 0.01, English text about 0.4.
-		if compress.Estimate(src[off:off+sample]) > 0.03 {
+		// Of 2,000 samples of random bytes none gives more than 0.07; source text gives 0.35 and more, JPEG and office
+		// documents between 0 and 0.15.
+		if compress.Estimate(src[off:off+sample]) > 0.1 {
 			return true
 		}
 	}
