@@ -112,8 +112,7 @@
 //
 // # Kernels
 //
-// GFD's first stage exists in portable Go, for AVX2, for AVX-512 with GFNI, and for
-// NEON.
-// New takes the fastest that the machine has; tests compare all of them with the
-// definition above.
+// GFD's first stage exists in portable Go, for AVX2, for AVX-512 with GFNI, and
+// for NEON. New takes the fastest that the machine has; tests compare all of them
+// with the definition above.
 package chunking

@@ -8,14 +8,15 @@ import (
 
 // A Machine is what the performance model knows of a machine and a chunker.
 //
-// After the model of MUCH, the time to cut n bytes in k segments by w workers is
+// After the model of MUCH, the time to cut n bytes in segments of s bytes by w
+// workers is
 //
-//	w*Start + ceil(k/w)*n/k / min(Rate, Total/w) + (k-1)*Join/Rate
+//	w*Start + (n/w + s/2)/min(Rate, Total/w) + (n/s-1)*Join/Rate
 //
-// that is: starting the workers; cutting, by rounds of w segments, at the speed
-// of one worker or at that worker's share of what all can do; and joining the
-// segments, which one worker does alone. Few segments leave workers idle in the
-// last round, many need more joins.
+// that is: starting the workers; cutting, at the speed of one worker or at that
+// worker's share of what all can do, and waiting for the last, which ends half a
+// segment after the others; and joining the segments, which one worker does
+// alone. Long segments are waited for, and short ones joined more often.
 type Machine struct {
 	Procs int           // workers that can run at once
 	Rate  float64       // bytes per second that one worker cuts
@@ -24,24 +25,24 @@ type Machine struct {
 	Join  int           // bytes that are cut again between two segments
 }
 
-// MeasureMachine measures how fast this machine cuts with c. It takes a tenth of
-// a second, or as long as cutting 300 MiB.
+// MeasureMachine measures how fast this machine cuts with c. It takes a third of
+// a second, or as long as cutting 160 MiB.
 func MeasureMachine(c Chunker) Machine {
-	const sample = 32 << 20 // more than a worker's share of the caches
+	const sample = 16 << 20
 	data := make([]byte, sample)
 	rand.NewChaCha8([32]byte{}).Read(data)
 	_, most := c.Bounds()
 	m := Machine{Procs: runtime.GOMAXPROCS(0), Join: 4 * min(most, 1<<20)}
-	m.Rate = sample / fastest(func() { c.Ends(nil, data, true) }).Seconds()
+	m.Rate = sample / fastest(50*time.Millisecond, func() { c.Ends(nil, data, true) }).Seconds()
 	m.Total = m.Rate
 	if m.Procs > 1 {
 		p := Plan{Workers: m.Procs}
 		share := sample / m.Procs
-		m.Total = max(m.Rate, sample/fastest(func() {
+		m.Total = max(m.Rate, sample/fastest(200*time.Millisecond, func() {
 			p.each(m.Procs, func(i int) { c.Ends(nil, data[i*share:(i+1)*share], true) })
 		}).Seconds())
 		const starts = 100
-		m.Start = fastest(func() {
+		m.Start = fastest(10*time.Millisecond, func() {
 			for range starts {
 				p.each(m.Procs, func(int) {})
 			}
@@ -52,8 +53,8 @@ func MeasureMachine(c Chunker) Machine {
 
 // fastest returns the shortest of several runs of f: what else the machine
 // does only makes runs longer.
-func fastest(f func()) time.Duration {
-	const runs, budget = 5, 30 * time.Millisecond
+func fastest(budget time.Duration, f func()) time.Duration {
+	const runs = 5
 	best := time.Duration(1<<63 - 1)
 	begin := time.Now()
 	for i := 0; i < runs || time.Since(begin) < budget; i++ {
@@ -70,12 +71,8 @@ func (m Machine) Plan(n int) Plan {
 	best := Plan{Workers: 1, Segment: max(n, 1)}
 	least := m.seconds(best, n)
 	for w := 2; w <= m.Procs; w++ {
-		// Whole rounds of equal segments only: others leave workers idle.
-		for rounds := 1; rounds <= 64; rounds *= 2 {
-			p := Plan{Workers: w, Segment: (n + w*rounds - 1) / (w * rounds)}
-			if p.Segment < m.Join {
-				break
-			}
+		for segments := w; segments <= 64*w && n/segments >= m.Join; segments += w {
+			p := Plan{Workers: w, Segment: (n + segments - 1) / segments}
 			if s := m.seconds(p, n); s < least {
 				best, least = p, s
 			}
@@ -89,9 +86,8 @@ func (m Machine) seconds(p Plan, n int) float64 {
 	if p.Workers == 1 {
 		return float64(n) / m.Rate
 	}
-	k := (n + p.Segment - 1) / p.Segment
-	rounds := (k + p.Workers - 1) / p.Workers
-	return float64(p.Workers)*m.Start.Seconds() +
-		float64(rounds*p.Segment)/min(m.Rate, m.Total/float64(p.Workers)) +
-		float64((k-1)*m.Join)/m.Rate
+	w, s := float64(p.Workers), float64(p.Segment)
+	return w*m.Start.Seconds() +
+		(float64(n)/w+s/2)/min(m.Rate, m.Total/w) +
+		(float64(n)/s-1)*float64(m.Join)/m.Rate
 }
