@@ -14,6 +14,7 @@ import (
 
 	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/remote/remotetest"
+	"github.com/dedupfs/dedupfs/store/internal/seal"
 )
 
 // A sample is a repository with a few commits, on a storage in memory.
@@ -46,7 +47,7 @@ func newSample(t testing.TB, rng *rand.Rand) *sample {
 func initSmall(t testing.TB) (*Repository, *remotetest.Mem, string) {
 	t.Helper()
 	st := remotetest.NewMem()
-	cfg := Config{MultichunkSize: 64 << 10, GroupSize: 8 << 10, SettleTime: NoSettleTime}
+	cfg := Config{MultichunkSize: 256 << 10, GroupSize: 8 << 10, SettleTime: NoSettleTime}
 	r, recovery, err := Init(t.Context(), st, password, &InitOptions{Config: cfg, KDF: cheapKDF})
 	if err != nil {
 		t.Fatal(err)
@@ -202,6 +203,32 @@ func TestCheckStructure(t *testing.T) {
 				t.Errorf("lost = %v, want %v among them", report.Damages[0].IDs, test.lost)
 			}
 		})
+	}
+}
+
+// TestCheckSegment damages the second segment of a multichunk, which has neither its prefix nor its table, and checks that
+// only what lies in that segment is called lost.
+func TestCheckSegment(t *testing.T) {
+	s := newSample(t, newRand(t))
+	object := s.owner[s.chunks[0]][0]
+	want := map[ID]bool{}
+	for _, id := range s.chunks {
+		h := s.hintOf(t, id)
+		want[id] = s.owner[id][0] == object && h.Off < 2*seal.SegmentSize && h.Off+h.Len > seal.SegmentSize
+	}
+	s.st.Damage(object, func(b []byte) []byte { b[seal.HeaderSize+3*seal.SegmentSize/2] ^= 1; return b })
+	report := s.check(t, readData)
+	if len(report.Damages) != 1 || report.Damages[0].Object != object || report.Damages[0].Repairable {
+		t.Fatalf("damages = %+v, want one of %s", report.Damages, object)
+	}
+	lost := report.Damages[0].IDs
+	for id, want := range want {
+		if got := slices.Contains(lost, id); got != want {
+			t.Errorf("chunk %v is called lost: %v, want %v", id, got, want)
+		}
+	}
+	if len(lost) == 0 || len(lost) == len(s.chunks) {
+		t.Errorf("%d of %d chunks are lost, so this shows nothing", len(lost), len(s.chunks))
 	}
 }
 

@@ -1,10 +1,12 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/dedupfs/dedupfs/remote"
@@ -79,12 +81,12 @@ type contents struct {
 	lost  []ID // chunks of the table that are not in their group
 }
 
-// openMultichunk opens the object of multichunk n whole, and checks every byte of it. If single groups are damaged, it
-// returns what it knows together with the error.
+// openMultichunk opens the object of multichunk n whole, and checks every byte of it. If it is damaged, it returns what can
+// still be told of it together with the error: without a table that is nothing.
 func (r *Repository) openMultichunk(n Name, wire []byte) (contents, error) {
 	stream, err := r.keys.Open(nil, seal.KindMultichunk, ObjectName(n), wire)
 	if err != nil {
-		return contents{}, err
+		return r.salvage(n, wire), err
 	}
 	p, err := parsePrefix(stream)
 	if err != nil {
@@ -98,23 +100,38 @@ func (r *Repository) openMultichunk(n Name, wire []byte) (contents, error) {
 		return contents{}, err
 	}
 	c := contents{kind: p.kind, table: table}
-	for _, b := range stream[p.tableOff+p.tableLen:] {
-		if b != 0 {
-			return c, corruptf("padding is not zero")
-		}
+	err = r.checkGroups(&c, func(h Hint) ([]byte, error) { return stream[h.Off : h.Off+h.Len], nil })
+	if slices.ContainsFunc(stream[p.tableOff+p.tableLen:], func(b byte) bool { return b != 0 }) {
+		err = errors.Join(err, corruptf("padding is not zero"))
 	}
-	return c, r.checkGroups(&c, stream)
+	return c, err
 }
 
-// checkGroups compares every group of stream with the table of c, and lists in c the chunks that are lost.
-func (r *Repository) checkGroups(c *contents, stream []byte) error {
+// salvage returns what is known of a damaged multichunk whose table can be read: other segments may be intact.
+func (r *Repository) salvage(n Name, wire []byte) (c contents) {
+	ra, size := bytes.NewReader(wire), int64(len(wire))
+	var err error
+	if c.kind, c.table, err = r.readTable(ra, size, n); err != nil {
+		return contents{}
+	}
+	// What is wrong is known already.
+	_ = r.checkGroups(&c, func(h Hint) ([]byte, error) { return r.openRange(ra, size, n, int(h.Off), int(h.Len)) })
+	return c
+}
+
+// checkGroups compares every group with the table of c, and lists in c the chunks that are lost.
+func (r *Repository) checkGroups(c *contents, read func(Hint) ([]byte, error)) error {
 	var errs []error
 	for table := c.table; len(table) > 0; {
 		h, n := table[0].Hint, 1
 		for n < len(table) && table[n].Hint == h {
 			n++
 		}
-		if err := r.checkGroup(c.kind, table[:n], stream[h.Off:h.Off+h.Len]); err != nil {
+		b, err := read(h)
+		if err == nil {
+			err = r.checkGroup(c.kind, table[:n], b)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("group at %d: %w", h.Off, err))
 			for i := range table[:n] {
 				c.lost = append(c.lost, table[i].ID)

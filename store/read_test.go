@@ -168,6 +168,49 @@ func TestTamperSwaps(t *testing.T) {
 	}
 }
 
+// TestOpenMultichunkRefuses seals streams that a writer with the keys but with a fault could make.
+func TestOpenMultichunkRefuses(t *testing.T) {
+	rng := newRand(t)
+	cfg := testConfig
+	cfg.Compression = "none"
+	r := newTestRepository(t, cfg)
+	m := packAll(t, r, KindData, tamperChunks(rng)).sealed[0]
+	stream, err := r.keys.Open(nil, seal.KindMultichunk, ObjectName(m.Name), m.Wire)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := parsePrefix(stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(b []byte){
+		"padding":           func(b []byte) { b[len(b)-1] = 1 },
+		"chunk":             func(b []byte) { b[m.Table[0].Hint.Off+m.Table[0].Hint.Len-1] ^= 1 },
+		"kind of group":     func(b []byte) { b[prefixSize] = byte(KindNodes) },
+		"codec of group":    func(b []byte) { b[prefixSize+1] = byte(codecEnd) },
+		"length of group":   func(b []byte) { b[prefixSize+5] ^= 1 },
+		"number of chunks":  func(b []byte) { b[prefixSize+groupHeaderSize] ^= 1 },
+		"length of a chunk": func(b []byte) { b[prefixSize+groupHeaderSize+1] ^= 1 },
+		"id in the table":   func(b []byte) { b[p.tableOff+p.tableLen-1] ^= 1 },
+		"number of groups":  func(b []byte) { b[p.tableOff]++ },
+		"kind":              func(b []byte) { b[0] = byte(KindNodes) },
+		"codec of table":    func(b []byte) { b[1] = byte(codecZstd) },
+		"place of table":    func(b []byte) { b[7]++ },
+		"end of table":      func(b []byte) { b[11]++ },
+		"nothing":           func(b []byte) {},
+	} {
+		b := bytes.Clone(stream)
+		change(b)
+		wire, err := r.keys.Seal(nil, seal.KindMultichunk, ObjectName(m.Name), b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.openMultichunk(m.Name, wire); errors.Is(err, ErrCorrupt) == (name == "nothing") {
+			t.Errorf("changed %s: %v", name, err)
+		}
+	}
+}
+
 // TestReadGroupWrongHints checks that a hint that is wrong in any way costs no more than an error.
 func TestReadGroupWrongHints(t *testing.T) {
 	rng := newRand(t)
