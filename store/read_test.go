@@ -211,6 +211,25 @@ func TestOpenMultichunkRefuses(t *testing.T) {
 	}
 }
 
+func TestParseBlockRefuses(t *testing.T) {
+	for name, block := range map[string][]byte{
+		"nothing":               {},
+		"no chunks":             {0},
+		"too many chunks":       append([]byte{0x81, 0x20}, make([]byte, maxGroupChunks+1)...),
+		"lengths not there":     {2, 0},
+		"bytes not there":       {1, 2, 'a'},
+		"bytes behind the end":  {1, 1, 'a', 'b'},
+		"chunk that is too big": append([]byte{1, 0x81, 0x80, 0x20}, make([]byte, MaxChunk+1)...),
+	} {
+		if err := new(Group).parseBlock(block); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v, want %v", name, err, ErrCorrupt)
+		}
+	}
+	if err := new(Group).parseBlock([]byte{2, 0, 1, 'a'}); err != nil {
+		t.Errorf("a block like these but whole: %v", err)
+	}
+}
+
 // TestReadGroupWrongHints checks that a hint that is wrong in any way costs no more than an error.
 func TestReadGroupWrongHints(t *testing.T) {
 	rng := newRand(t)
