@@ -4,15 +4,16 @@ import "io"
 
 const (
 	// readAhead is how many bytes a Reader holds beyond a largest chunk, so
-	// that one call of the chunker decides many chunks.
+	// that one call of the chunker decides many chunks; in the second-level
+	// cache, lest they come from memory twice.
 	readAhead = 256 << 10
 
 	// firstBuffer is the first buffer of a Reader: most files are smaller.
 	firstBuffer = 32 << 10
 )
 
-// A Reader cuts a stream into chunks. It holds at most two largest chunks and
-// 256 KiB. It is not safe for concurrent use.
+// A Reader cuts a stream into chunks. It holds a largest chunk and, read ahead,
+// 256 KiB or another one if that is more. It is not safe for concurrent use.
 type Reader struct {
 	src     io.Reader
 	chunker Chunker
@@ -27,8 +28,9 @@ type Reader struct {
 
 // NewReader returns a Reader that cuts r with c.
 func NewReader(r io.Reader, c Chunker) *Reader {
-	_, max := c.Bounds()
-	return &Reader{src: r, chunker: c, limit: min(max, readAhead)*2 + min(max, repoMax)}
+	_, most := c.Bounds()
+	most = min(most, repoMax)
+	return &Reader{src: r, chunker: c, limit: most + max(most, readAhead)}
 }
 
 // Reset makes r cut src from its beginning, with the buffers that it has.
