@@ -247,8 +247,8 @@ func TestKillPriv(t *testing.T) {
 	for _, script := range []string{"printf x >>f", ": >f", "truncate -s 3 f", "dd if=/dev/zero of=f bs=1 count=1 conv=notrunc"} {
 		must(t, os.WriteFile(file, []byte("123456"), 0o666))
 		must(t, unix.Chmod(file, 0o4777))
-		cmd := exec.Command("sh", "-c", script)
-		cmd.Dir = mnt
+		// Not cmd.Dir: between fork and exec the child would wait for this process, which cannot go on before exec.
+		cmd := exec.Command("sh", "-c", `cd "$1" && `+script, "sh", mnt)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", script, err, out)
@@ -465,6 +465,20 @@ func shownOptions(t *testing.T, dir string) []string {
 	return nil
 }
 
+func TestAllowsOther(t *testing.T) {
+	for conf, want := range map[string]bool{
+		"":                                   false,
+		"# user_allow_other\n":               false,
+		"mount_max = 10\nuser_allow_other\n": true,
+		"user_allow_other # everybody":       true,
+		"user_allow_other_things\n":          false,
+	} {
+		if got := allowsOther(conf); got != want {
+			t.Errorf("allowsOther(%q) = %v, want %v", conf, got, want)
+		}
+	}
+}
+
 func TestReadAhead(t *testing.T) {
 	mnt, _, _ := mountMem(t, nil)
 	dev := stat(t, mnt).Dev
@@ -592,7 +606,17 @@ func TestHungMount(t *testing.T) {
 // TestConcurrent lists, creates and removes in one directory from several goroutines while the kernel forgets: no entry that
 // stays may be missing from a listing, and nothing may hang.
 func TestConcurrent(t *testing.T) {
-	mnt, _, _ := mountMem(t, nil)
+	t.Run("memory", func(t *testing.T) {
+		mnt, _, _ := mountMem(t, nil)
+		runConcurrent(t, mnt)
+	})
+	t.Run("volume", func(t *testing.T) {
+		_, repo := newRepository(t)
+		runConcurrent(t, newMachine(t, repo).mnt)
+	})
+}
+
+func runConcurrent(t *testing.T, mnt string) {
 	for i := range 200 {
 		must(t, os.WriteFile(filepath.Join(mnt, fmt.Sprint("stays", i)), []byte("x"), 0o644))
 	}
@@ -602,8 +626,11 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			for i := 0; !stop.Load(); i++ {
 				name := filepath.Join(mnt, fmt.Sprintf("goes%d.%d", g, i%50))
-				if err := os.WriteFile(name, []byte("x"), 0o644); err != nil {
+				if err := os.WriteFile(name, []byte(name), 0o644); err != nil {
 					t.Error(err)
+				}
+				if got, err := os.ReadFile(name); string(got) != name {
+					t.Errorf("%s has %q, %v", name, got, err)
 				}
 				if err := os.Remove(name); err != nil {
 					t.Error(err)
@@ -611,7 +638,10 @@ func TestConcurrent(t *testing.T) {
 			}
 		})
 	}
-	for range 50 {
+	for i := range 50 {
+		if i%10 == 0 {
+			os.WriteFile("/proc/sys/vm/drop_caches", []byte("2"), 0)
+		}
 		if n := countStaying(t, mnt); n != 200 {
 			t.Errorf("listing has %d of the 200 files that stay", n)
 		}

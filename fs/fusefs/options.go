@@ -20,7 +20,7 @@ func mountOptions(o *Options) (*fuse.MountOptions, error) {
 		Name:       fsType,
 
 		MaxWrite:      maxRequest,
-		MaxBackground: 64,
+		MaxBackground: 32, // requests of the kernel's read-ahead at a time; each takes a buffer of up to maxRequest
 
 		// Every change that does not pass through the kernel is announced, so it need not guess from times and sizes. If it
 		// did it would throw away what was just written.
@@ -43,7 +43,7 @@ func mountOptions(o *Options) (*fuse.MountOptions, error) {
 			return nil, err
 		}
 	}
-	return &m.MountOptions, nil
+	return &m.MountOptions, m.check()
 }
 
 // options are those of a mount while they are collected.

@@ -27,3 +27,6 @@ func addDefaults(m *options, o *Options) {
 
 // addFlag adds a name in flags.
 func (m *options) addFlag(name string) { m.Options = append(m.Options, name) }
+
+// check has nothing to refuse.
+func (m *options) check() error { return nil }

@@ -1,9 +1,11 @@
 package fusefs
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
@@ -66,4 +68,28 @@ func (m *options) addFlag(name string) {
 	if m.DirectMountFlags == 0 {
 		m.DirectMountFlags = unix.MS_MGC_VAL // go-fuse takes 0 for its own default; the kernel ignores this one
 	}
+}
+
+// check refuses what fusermount would refuse with fewer words.
+func (m *options) check() error {
+	if m.direct || !m.AllowOther {
+		return nil
+	}
+	conf, err := os.ReadFile(fuseConf)
+	if err == nil && !allowsOther(string(conf)) {
+		return fmt.Errorf("allow_other is for root, unless root writes user_allow_other into %s", fuseConf)
+	}
+	return nil
+}
+
+const fuseConf = "/etc/fuse.conf"
+
+// allowsOther reports whether a fuse.conf says user_allow_other.
+func allowsOther(conf string) bool {
+	for line := range strings.Lines(conf) {
+		if text, _, _ := strings.Cut(line, "#"); strings.TrimSpace(text) == "user_allow_other" {
+			return true
+		}
+	}
+	return false
 }

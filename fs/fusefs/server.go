@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 
@@ -202,6 +203,8 @@ func mountError(dir string, err error) error {
 	switch {
 	case errors.Is(err, syscall.ENODEV), errors.Is(err, os.ErrNotExist) && !exists("/dev/fuse"):
 		return fmt.Errorf("mount %s: this system has no FUSE; load the fuse module, or run with access to /dev/fuse: %w", dir, err)
+	case errors.Is(err, exec.ErrNotFound):
+		return fmt.Errorf("mount %s: only root can do without fusermount3; install fuse3: %w", dir, err)
 	case errors.Is(err, syscall.EPERM):
 		return fmt.Errorf("mount %s: mounting is not permitted here (a container needs CAP_SYS_ADMIN): %w", dir, err)
 	}
