@@ -125,6 +125,10 @@ func TestEnds(t *testing.T) {
 		if start != len(data) {
 			t.Fatalf("%s: the last end is %d of %d", name, start, len(data))
 		}
+		if hi < len(data) { // a largest chunk is decided, whether or not more follows
+			most := data[len(data)-hi:]
+			checkEnds(t, name+" at the end of a largest chunk", c.Ends(nil, most, true)[:1], c.Ends(nil, most, false)[:1])
+		}
 		if got := c.Ends([]int{7}, nil, true); !slices.Equal(got, []int{7}) {
 			t.Errorf("%s: ends of nothing = %v", name, got)
 		}

@@ -53,7 +53,7 @@ func (c typed) Ends(dst []int, data []byte, eof bool) []int {
 // other ends where GFD ends it, or where the next part begins if that is before.
 func (c typed) end(data []byte, eof bool) int {
 	limit := c.inner.rule.max
-	if len(data) > limit {
+	if len(data) >= limit {
 		data, eof = data[:limit], false
 	}
 	enough := eof || len(data) == limit // what follows does not matter
@@ -80,8 +80,8 @@ func (c typed) end(data []byte, eof bool) int {
 
 // headerLength returns the length of the header that data begins with, if what
 // follows it is long enough to be a chunk of its own. Only the start of data
-// counts, so that more data do not change the answer, but for a JPEG header that
-// is not complete: n is more than len(data) then.
+// counts, so that more data do not change the answer, but for a header that is
+// not complete: n is more than len(data) then.
 func headerLength(data []byte) (n int, ok bool) {
 	switch {
 	case bytes.HasPrefix(data, []byte("PK\x03\x04")):
@@ -103,7 +103,14 @@ func zipHeader(data []byte) (n int, ok bool) {
 	}
 	n = 30 + int(binary.LittleEndian.Uint16(data[26:])) + int(binary.LittleEndian.Uint16(data[28:]))
 	const sizeFollows = 1 << 3 // a flag: the size stands behind the data
-	return n, data[6]&sizeFollows != 0 || binary.LittleEndian.Uint32(data[18:]) >= typedSmall
+	if data[6]&sizeFollows == 0 {
+		return n, binary.LittleEndian.Uint32(data[18:]) >= typedSmall
+	}
+	// Nothing is known of the member but whether it is empty.
+	if n+4 > len(data) {
+		return n + 4, true
+	}
+	return n, !bytes.HasPrefix(data[n:], []byte("PK\x03\x04"))
 }
 
 // jpegHeader returns the place of the marker that begins the picture proper:

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -118,7 +119,7 @@ func TestTyped(t *testing.T) {
 		"zip":  zipped.Bytes(),
 		"tar":  tarred.Bytes(),
 		"jpeg": jpegOf(append([]byte(nil), member...)),
-		"pdf":  fmt.Appendf(nil, "%%PDF-1.4\n%s1 0 obj stream\n%s", bytes.Repeat([]byte("% comment\n"), 100), append(slices.Clone(member), "endstream"...)),
+		"pdf":  fmt.Appendf(nil, "%%PDF-1.4\n%s1 0 obj stream\n%s", bytes.Repeat([]byte("% comment\n"), 200), append(slices.Clone(member), "endstream"...)),
 	} {
 		cs := chunks(data)
 		shared := 0
@@ -131,6 +132,23 @@ func TestTyped(t *testing.T) {
 		// behind the data, so that the chunks at the ends may differ.
 		if shared < len(alone)-2 {
 			t.Errorf("%s: %d of the member's %d chunks are found", name, shared, len(alone))
+		}
+	}
+}
+
+// TestTypedCrafted: headers without members do not make chunks of headers.
+func TestTypedCrafted(t *testing.T) {
+	c := newChunker(t, "Typed-8", make([]byte, keySize))
+	for name, data := range map[string]string{
+		"zip":    "PK\x03\x04" + strings.Repeat("\x00", 26),
+		"stream": "PK\x03\x04\x00\x00\x08" + strings.Repeat("\x00", 23),
+		"jpeg":   "\xff\xd8\xff\xda",
+		"id3":    "ID3\x03\x00\x00\x00\x00\x00\x01",
+		"pdf":    "stream\nendstream",
+	} {
+		b := []byte(strings.Repeat(data, 1<<20/len(data)))
+		if n := len(c.Ends(nil, b, true)); n > 2*len(b)>>10 {
+			t.Errorf("%s: %d chunks of %d bytes", name, n, len(b))
 		}
 	}
 }
