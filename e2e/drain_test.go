@@ -75,6 +75,7 @@ func TestUmountTimeout(t *testing.T) {
 	m.fails(30, "umount", "--timeout=1s", m.mnt)
 	m.sees("big", data)
 	m.kill()
+	m.must("umount", m.mnt) // what a killed process has left
 }
 
 // A second interrupt stops the upload at once; nothing is lost.

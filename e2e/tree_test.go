@@ -207,7 +207,7 @@ func varied(t *testing.T, dir string) {
 	if os.Geteuid() == 0 {
 		must(os.Lchown(at("a/text"), 4294967294, 3000000000))
 	}
-	for name, sec := range map[string]int64{"empty": -1, "a/text": -2177452800, "suid": 1 << 33, "a/b/c": 12345} {
+	for name, sec := range map[string]int64{"empty": -1, "a/text": -2147483000, "suid": 1 << 33, "a/b/c": 12345} {
 		times := []unix.Timespec{{Sec: sec, Nsec: 1}, {Sec: sec, Nsec: 987654321}}
 		must(unix.UtimesNanoAt(unix.AT_FDCWD, at(name), times, unix.AT_SYMLINK_NOFOLLOW))
 	}

@@ -107,7 +107,7 @@ func (a *app) check(ctx context.Context, url string, o checkOptions) error {
 	if err != nil {
 		return err
 	}
-	repo, err := store.Open(ctx, st, password, nil)
+	repo, err := openWithin(ctx, openWait, st, password)
 	if err != nil {
 		return err
 	}

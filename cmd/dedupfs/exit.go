@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/dedupfs/dedupfs/cache"
@@ -88,6 +89,11 @@ func verdict(err error) (code int, message string) {
 	if err == nil {
 		return exitDone, ""
 	}
+	code, message = judge(err)
+	return code, strings.ReplaceAll(message, "\n", "; ") // of joined errors
+}
+
+func judge(err error) (code int, message string) {
 	var known *failure
 	var inUse cache.ErrInUse
 	switch {

@@ -46,34 +46,60 @@ func (a *app) openRemote(ctx context.Context, url string, create, deferred bool)
 		Create: create, Deferred: deferred,
 		LimitUpload: int64(a.g.limitUpload), LimitDownload: int64(a.g.limitDownload),
 		OnRetry: func(op, name string, err error, d time.Duration) {
-			a.log.Warn("trying again", "op", op, "object", name, "after", d, "err", err)
+			a.log.Info("trying again", "op", op, "object", name, "after", d, "err", err)
 		},
 	})
 }
 
+// How long a storage may take to show the few small objects that a repository is
+// opened with, before it counts as one that does not answer.
+const (
+	openWait      = 30 * time.Second
+	openWaitKnown = 10 * time.Second // of a repository that can be opened without it
+	offlineWait   = 3 * time.Second  // when it has just been found not to answer
+)
+
+// repository is an open repository and its storage.
+type repository struct {
+	*store.Repository
+	storage *remote.Remote
+	offline bool // the storage did not answer: opened from what is on this machine
+}
+
 // openRepository opens the repository at url. If the storage does not answer,
 // and this machine has opened it before, it is opened from what is kept of it.
-func (a *app) openRepository(ctx context.Context, url string, password []byte) (*remote.Remote, *store.Repository, error) {
+func (a *app) openRepository(ctx context.Context, url string, password []byte) (*repository, error) {
 	st, err := a.openRemote(ctx, url, false, true)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	root, err := a.cacheRoot()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	known := knownFile(root, url)
-	r, err := store.Open(ctx, st, password, nil)
-	if err == nil {
-		return st, r, keepKnown(known, r.ExportState())
+	state, unknown := os.ReadFile(known)
+	wait := openWaitKnown
+	if unknown != nil {
+		wait = openWait
 	}
-	state, readErr := os.ReadFile(known)
-	if !errors.Is(err, remote.ErrUnreachable) || readErr != nil {
-		return nil, nil, err
+	r, err := openWithin(ctx, wait, st, password)
+	if err == nil {
+		return &repository{r, st, false}, keepKnown(known, r.ExportState())
+	}
+	if !errors.Is(err, remote.ErrUnreachable) || unknown != nil {
+		return nil, err
 	}
 	a.say("the storage does not answer; going on with what is on this machine")
 	r, err = store.Open(ctx, st, password, &store.OpenOptions{State: state})
-	return st, r, err
+	return &repository{r, st, true}, err
+}
+
+// openWithin opens the repository on st, which may take as long as wait.
+func openWithin(ctx context.Context, wait time.Duration, st *remote.Remote, password []byte) (*store.Repository, error) {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return store.Open(ctx, st, password, nil)
 }
 
 // cacheRoot returns the directory that holds the local state of all repositories.
@@ -131,11 +157,11 @@ func (a *app) withRepository(ctx context.Context, fn func(*store.Repository) err
 	if err != nil {
 		return err
 	}
-	_, r, err := a.openRepository(ctx, url, password)
+	r, err := a.openRepository(ctx, url, password)
 	if err != nil {
 		return err
 	}
-	return fn(r)
+	return fn(r.Repository)
 }
 
 // withVolume opens the volume in the repository of the flags for reading.

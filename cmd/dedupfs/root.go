@@ -126,7 +126,7 @@ func (a *app) start(cmd *cobra.Command) error {
 var alternatives = [][]string{{"repo", "repository-file"}, {"password-file", "password-command"}}
 
 // bindEnvironment sets each flag that is not on the command line from its
-// variable, if there is one.
+// variable, if there is one and it is not empty.
 func bindEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	outweighed := map[string]bool{}
 	for _, names := range alternatives {
@@ -141,7 +141,7 @@ func bindEnvironment(flags *pflag.FlagSet, lookup func(string) (string, bool)) e
 	var failed error
 	flags.VisitAll(func(f *pflag.Flag) {
 		value, ok := lookup(variableOf(f.Name))
-		if !ok || f.Changed || outweighed[f.Name] || failed != nil {
+		if !ok || value == "" || f.Changed || outweighed[f.Name] || failed != nil {
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/dedupfs/dedupfs/fs"
 	"github.com/dedupfs/dedupfs/fs/fusefs"
 	"github.com/dedupfs/dedupfs/remote"
-	"github.com/dedupfs/dedupfs/store"
 )
 
 // session is a mount and all that it stands on.
@@ -50,12 +49,12 @@ type umountRequest struct {
 
 // openSession opens all that lies below the mount.
 func (a *app) openSession(ctx context.Context, url string, password []byte, o *mountOptions) (*session, error) {
-	st, repo, err := a.openRepository(ctx, url, password)
+	repo, err := a.openRepository(ctx, url, password)
 	if err != nil {
 		return nil, err
 	}
 	s := &session{
-		app: a, storage: st, umounts: make(chan umountRequest),
+		app: a, storage: repo.storage, umounts: make(chan umountRequest),
 		id: repo.Config().Repository.String(), since: time.Now(),
 	}
 	root, err := a.cacheRoot()
@@ -63,7 +62,7 @@ func (a *app) openSession(ctx context.Context, url string, password []byte, o *m
 		return nil, err
 	}
 	s.dir = filepath.Join(root, s.id)
-	s.cache, err = cache.Open(ctx, s.dir, repo, &cache.Options{
+	s.cache, err = cache.Open(ctx, s.dir, repo.Repository, &cache.Options{
 		Size: int64(o.cacheSize), Memory: int64(a.g.memory) / 4, Offline: o.offlineWait,
 	})
 	if err != nil {
@@ -75,8 +74,14 @@ func (a *app) openSession(ctx context.Context, url string, password []byte, o *m
 	return s, nil
 }
 
-func (s *session) openVolume(ctx context.Context, repo *store.Repository, o *mountOptions) (err error) {
-	s.volume, err = fs.Open(ctx, s.cache, repo, &fs.Options{
+func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOptions) (err error) {
+	wait := openWait
+	if repo.offline {
+		wait = offlineWait
+	}
+	openCtx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	s.volume, err = fs.Open(openCtx, s.cache, repo.Repository, &fs.Options{
 		ReadOnly: o.readOnly, Poll: o.pollInterval(), RemoteFsync: o.fsync == "remote",
 		SnapshotsDir: o.snapshots, Logger: s.log,
 	})

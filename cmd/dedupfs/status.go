@@ -15,8 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dedupfs/dedupfs/fs"
-	"github.com/dedupfs/dedupfs/remote"
-	"github.com/dedupfs/dedupfs/store"
 )
 
 // mountStatus is what a mount tells of itself.
@@ -198,11 +196,11 @@ func (a *app) showRepository(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	st, r, err := a.openRepository(ctx, url, password)
+	r, err := a.openRepository(ctx, url, password)
 	if err != nil {
 		return err
 	}
-	s, err := newRepositoryStatus(ctx, st, r)
+	s, err := newRepositoryStatus(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -221,10 +219,10 @@ func (a *app) showRepository(ctx context.Context, url string) error {
 	return w.Flush()
 }
 
-func newRepositoryStatus(ctx context.Context, st *remote.Remote, r *store.Repository) (repositoryStatus, error) {
+func newRepositoryStatus(ctx context.Context, r *repository) (repositoryStatus, error) {
 	c := r.Config()
 	s := repositoryStatus{
-		Repository: st.String(), ID: c.Repository.String(), Created: c.Created, Compression: c.Compression,
+		Repository: r.storage.String(), ID: c.Repository.String(), Created: c.Created, Compression: c.Compression,
 		Multichunk: c.MultichunkSize, Clients: []clientStatus{},
 	}
 	if err := r.ReadOnly(); err != nil {
