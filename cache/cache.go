@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/dedupfs/dedupfs/store"
@@ -268,12 +270,13 @@ func (c *Cache) open(dir string) error {
 	if err := c.openMemory(); err != nil {
 		return err
 	}
-	db, err := openDB(dbDir(dir))
+	c.space = newSpace(c.o.Size, c.o.Offline, c.o.Pressure, c.ctx.Done())
+	c.space.free = c.diskSpace
+	db, err := c.openDB(dir)
 	if err != nil {
 		return err
 	}
 	c.db, c.index = db, store.NewIndex(db)
-	c.space = newSpace(c.o.Size, c.o.Offline, c.o.Pressure, c.ctx.Done())
 	c.uploads = newUploads(int(c.o.InFlight / int64(c.repo.Config().MultichunkSize)))
 	c.data = c.repo.NewPacker(store.KindData, c.sealed)
 	if err := c.load(); err != nil {
@@ -289,6 +292,26 @@ func (c *Cache) open(dir string) error {
 	return nil
 }
 
+// openDB opens the database below dir, unless the disk is so full that it has to
+// do without.
+func (c *Cache) openDB(dir string) (*badger.DB, error) {
+	if d := c.space.free(); dir != "" && d.free < d.dbReserve() {
+		c.trouble(fmt.Errorf("no room for the local database, it is kept in memory: %w", syscall.ENOSPC))
+		dir = ""
+	}
+	return openDB(dbDir(dir))
+}
+
+// diskSpace tells what the file system has; without end if it does not say.
+func (c *Cache) diskSpace() diskSpace {
+	if t, ok := c.fsys.(spaceTeller); ok {
+		if d, err := t.space(); err == nil {
+			return d
+		}
+	}
+	return diskSpace{free: math.MaxInt64, total: math.MaxInt64}
+}
+
 // load reads what is there. The order matters: a chunk is pending only if neither
 // a receipt nor the spool has it.
 func (c *Cache) load() (err error) {
@@ -298,6 +321,7 @@ func (c *Cache) load() (err error) {
 	if err := c.loadLocal(); err != nil {
 		return err
 	}
+	c.putHints(c.hints) // of a database that was lost; references without hints outlive the need to keep them in the base
 	o := logOptions{size: c.o.Segment, now: c.o.Now, onGrowth: c.logGrown}
 	if c.log, err = openLog(c.fsys, c.space, c.newestLocked().Cut, o); err != nil {
 		return err
@@ -542,7 +566,7 @@ func (c *Cache) learnTable(ctx context.Context, n store.Name) ([]store.TableEntr
 	if err != nil || kind != store.KindData {
 		return nil, err
 	}
-	return table, c.index.AddTable(n, table)
+	return table, c.addTable(n, table)
 }
 
 // learnDamaged writes receipts anew that cannot be read.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/dedupfs/dedupfs/store"
 	"github.com/dgraph-io/badger/v4"
@@ -102,11 +103,33 @@ func (c *Cache) dbGet(key []byte, fn func([]byte) error) (found bool, err error)
 	return err == nil, err
 }
 
-// dbPut stores pairs of keys and values. That it could not is logged and no
-// error: what is in the database can be found elsewhere.
-func (c *Cache) dbPut(fn func(set func(key, value []byte))) {
-	if c.db == nil {
-		return
+// dbRoom returns an error if the disk is so full that writing to the database
+// could kill the process.
+func (c *Cache) dbRoom() error {
+	for {
+		d := c.space.free()
+		if d.free >= d.dbReserve() {
+			return nil
+		}
+		if !c.space.evict(d.dbReserve() - d.free) {
+			return fmt.Errorf("write local database: %w", syscall.ENOSPC)
+		}
+	}
+}
+
+// addTable adds the table of a multichunk to the index.
+func (c *Cache) addTable(n store.Name, table []store.TableEntry) error {
+	if err := c.dbRoom(); err != nil {
+		return err
+	}
+	return c.index.AddTable(n, table)
+}
+
+// dbPut stores pairs of keys and values, and reports whether it could. That it
+// could not is logged and no error: what is in the database can be found elsewhere.
+func (c *Cache) dbPut(fn func(set func(key, value []byte))) bool {
+	if c.db == nil || c.dbRoom() != nil {
+		return false
 	}
 	wb := c.db.NewWriteBatch()
 	defer wb.Cancel()
@@ -122,6 +145,7 @@ func (c *Cache) dbPut(fn func(set func(key, value []byte))) {
 	if failed != nil {
 		c.trouble(fmt.Errorf("write local database: %w", failed))
 	}
+	return failed == nil
 }
 
 // trimDB deletes all cached nodes when they take more than the share that they may.
@@ -129,7 +153,7 @@ func (c *Cache) trimDB() {
 	if c.db == nil {
 		return
 	}
-	if lsm, _ := c.db.Size(); lsm < max(c.o.Size/8, 64<<20) {
+	if lsm, _ := c.db.Size(); lsm < max(c.o.Size/8, 64<<20) || c.dbRoom() != nil {
 		return
 	}
 	if err := c.db.DropPrefix([]byte{keyNode}); err != nil {

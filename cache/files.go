@@ -28,6 +28,11 @@ type Files interface {
 	SyncDir(dir string) error
 }
 
+// A spaceTeller is Files that can tell how much space there is.
+type spaceTeller interface {
+	space() (diskSpace, error)
+}
+
 // A File is an open file of Files. Reads and writes may run side by side.
 type File interface {
 	io.ReaderAt

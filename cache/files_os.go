@@ -8,6 +8,8 @@ import (
 	"path"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // osFiles is a directory of the operating system. Modes are given in full,
@@ -70,6 +72,15 @@ func (o osFiles) SyncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+func (o osFiles) space() (diskSpace, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(o.dir, &st); err != nil {
+		return diskSpace{}, err
+	}
+	block := int64(st.Bsize)
+	return diskSpace{free: int64(st.Bavail) * block, total: int64(st.Blocks) * block}, nil
 }
 
 type osFile struct{ *os.File }

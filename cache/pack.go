@@ -33,8 +33,8 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 	if dup, err = c.stored(id); dup || err != nil {
 		return dup, err
 	}
-	if err := ctx.Err(); err != nil {
-		return false, err
+	if err := c.uploads.waitStall(ctx, c.ctx); err != nil {
+		return false, fmt.Errorf("store chunk: %w", err)
 	}
 	if place.size() != int64(len(data)) {
 		if place, err = c.keepChunk(ctx, id, data); err != nil {
@@ -282,7 +282,7 @@ func (c *Cache) packWaiting(ctx context.Context) error {
 }
 
 func (c *Cache) packFromLog(ctx context.Context, id store.ID, p *pendingChunk) error {
-	if err := ctx.Err(); err != nil {
+	if err := c.uploads.waitStall(ctx, c.ctx); err != nil {
 		return err
 	}
 	c.mu.Lock()

@@ -373,8 +373,8 @@ func (c *Cache) Published(p *Publication) error {
 	defer c.publishMu.Unlock()
 	c.finishMu.Lock()
 	defer c.finishMu.Unlock()
-	c.putHints(p.hints)
-	base, keep, busy := c.supersede(p)
+	keepHints := !c.putHints(p.hints)
+	base, keep, busy := c.supersede(p, keepHints)
 	if err := c.writeBase(base, keep); err != nil {
 		return fmt.Errorf("note publication of local commit %d: %w", p.N, err)
 	}
@@ -390,13 +390,22 @@ func (c *Cache) Published(p *Publication) error {
 	return nil
 }
 
+// HintIn returns where ref lies on the remote now that p is published; zero if that is not known.
+func (c *Cache) HintIn(p *Publication, ref store.Ref) store.Hint {
+	if ref.Kind == store.RefNode {
+		return p.hints[ref.ID]
+	}
+	return c.Hint(ref.ID)
+}
+
 // supersede makes p the base and forgets local commits up to it. If it is busy,
 // later commits may refer to chunks and nodes of p without hints, as they were
-// saved before: where those lie must then stay known whatever happens to the database.
-func (c *Cache) supersede(p *Publication) (base Base, keep map[store.ID]store.Hint, busy bool) {
+// saved before: where those lie must then stay known whatever happens to the
+// database. KeepHints says that the database could not take them.
+func (c *Cache) supersede(p *Publication, keepHints bool) (base Base, keep map[store.ID]store.Hint, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	busy = c.making > 0 || c.newestLocked().N > p.N
+	busy = keepHints || c.making > 0 || c.newestLocked().N > p.N
 	base = Base{N: p.N, Root: p.Root, Snapshots: p.Snapshots, Cut: p.Cut, Meta: c.base.Meta, Published: true}
 	for len(c.commits) > 0 && c.commits[0].N <= p.N {
 		base.Meta = c.commits[0].Meta
@@ -473,8 +482,8 @@ func (b *nodeBatch) flush() {
 	b.ids, b.nodes, b.bytes = nil, nil, 0
 }
 
-func (c *Cache) putHints(hints map[store.ID]store.Hint) {
-	c.dbPut(func(set func(key, value []byte)) {
+func (c *Cache) putHints(hints map[store.ID]store.Hint) bool {
+	return c.dbPut(func(set func(key, value []byte)) {
 		for id, h := range hints {
 			set(dbKey(keyHint, id), appendHint(nil, h))
 		}

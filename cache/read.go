@@ -316,7 +316,7 @@ func (c *Cache) patiently(ctx context.Context, read func() error) error {
 // forgetMultichunk takes the chunks of a lost multichunk out of the index, so
 // that they are stored again when they are written again.
 func (c *Cache) forgetMultichunk(n store.Name) {
-	if c.index == nil {
+	if c.index == nil || c.dbRoom() != nil {
 		return
 	}
 	if err := c.index.Forget(n); err != nil {

@@ -72,7 +72,7 @@ func (c *Cache) loadReceipts() error {
 		if err != nil {
 			return fmt.Errorf("read receipt: %w", err)
 		}
-		if err := c.index.AddTable(n, table); err != nil {
+		if err := c.addTable(n, table); err != nil {
 			return err
 		}
 		c.receipts[n] = hooks(table)

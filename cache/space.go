@@ -3,6 +3,7 @@ package cache
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,6 +19,7 @@ type space struct {
 	full     func()                // called when somebody has to wait
 	evictOne func() (int64, error) // gives back one thing that is only cache; 0 bytes if there is none
 	closed   <-chan struct{}       // nobody waits any more
+	free     func() diskSpace      // of the file system
 
 	used atomic.Int64
 
@@ -32,8 +34,26 @@ func newSpace(limit int64, wait time.Duration, full func(), closed <-chan struct
 	return &space{
 		limit: limit, wait: wait, full: full, closed: closed,
 		evictOne: func() (int64, error) { return 0, nil },
+		free:     func() diskSpace { return diskSpace{free: math.MaxInt64, total: math.MaxInt64} },
 		freed:    make(chan struct{}),
 	}
+}
+
+// diskSpace is what the file system of the cache directory has, in bytes.
+type diskSpace struct{ free, total int64 }
+
+// dataReserve is what data leaves free on the disk, for local commits, receipts
+// and the database, which are needed to bring the data away.
+func (d diskSpace) dataReserve() int64 { return min(64<<20, d.total/8) }
+
+// dbReserve is what has to be free before anything is written to the database. It
+// writes through mapped files, and a process that does so on a full disk is killed.
+func (d diskSpace) dbReserve() int64 { return min(16<<20, d.total/16) }
+
+// diskFull reports whether n bytes of data do not fit on the disk.
+func (s *space) diskFull(n int64) bool {
+	d := s.free()
+	return d.free-n < d.dataReserve()
 }
 
 // patience returns a function that waits until space may have been freed. It
@@ -76,7 +96,7 @@ func (s *space) take(n int64, small bool) bool {
 	}
 	for {
 		used := s.used.Load()
-		if used+n <= limit {
+		if used+n <= limit && (small || !s.diskFull(n)) {
 			if s.used.CompareAndSwap(used, used+n) {
 				return true
 			}

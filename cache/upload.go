@@ -28,6 +28,7 @@ type uploads struct {
 	all      map[store.Name]*upload
 	inMemory int
 	slow     bool // uploading cannot keep up: do not wait before spooling
+	stalled  int  // multichunks that wait for room
 	err      error
 	since    time.Time // when uploads began to fail
 	uploaded int64     // bytes on the wire
@@ -201,10 +202,40 @@ func (c *Cache) waitChange(ctx context.Context) error {
 	}
 }
 
+// stall counts those who wait for room.
+func (u *uploads) stall(n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.stalled += n
+	u.change()
+}
+
+// waitStall waits while a multichunk waits for room: packing more would have to
+// wait too, and could not be broken off.
+func (u *uploads) waitStall(ctx, closed context.Context) error {
+	for {
+		u.mu.Lock()
+		changed, stalled := u.changed, u.stalled
+		u.mu.Unlock()
+		if stalled == 0 {
+			return ctx.Err()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-closed.Done():
+			return ErrClosed
+		}
+	}
+}
+
 // enqueue takes a sealed multichunk over. It waits while there is room for it
 // neither in memory nor in the spool.
 func (c *Cache) enqueue(ctx context.Context, s *store.Sealed) (*upload, error) {
 	up := &upload{name: s.Name, kind: s.Kind, size: int64(len(s.Wire)), wire: s.Wire, table: s.Table, free: s.Release, done: make(chan struct{})}
+	c.uploads.stall(1)
+	defer c.uploads.stall(-1)
 	for {
 		room, err := c.uploadRoom(ctx)
 		if err != nil {
@@ -374,7 +405,7 @@ func (c *Cache) tryUpload(ctx context.Context, up *upload, wire []byte) error {
 	if err := c.writeReceipt(up.name, up.table); err != nil {
 		return err
 	}
-	if err := c.index.AddTable(up.name, up.table); err != nil {
+	if err := c.addTable(up.name, up.table); err != nil {
 		return err
 	}
 	c.verified(up.table)
