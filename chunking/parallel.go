@@ -15,7 +15,7 @@ type Plan struct {
 
 // Ends is c.Ends, by the workers of p.
 //
-// As in MUCH (Won, Kim et al. 2012), every segment is cut as if a chunk began
+// As in MUCH (Won, Lim and Min 2015), every segment is cut as if a chunk began
 // with it. The real chunks are found afterwards, one segment after the other:
 // from where the chunk before ends, segments are cut again until a chunk ends
 // where one of the worker's does. From there on the worker was right, for the
@@ -30,8 +30,7 @@ func (p Plan) Ends(c Chunker, dst []int, data []byte, eof bool) []int {
 		lo, hi := i*p.Segment, min((i+1)*p.Segment, len(data))
 		guesses[i] = c.Ends(nil, data[lo:hi], eof && hi == len(data))
 	})
-	_, most := c.Bounds()
-	j := joiner{chunker: c, data: data, eof: eof, most: most}
+	j := joiner{chunker: c, data: data, eof: eof}
 	for i, guess := range guesses {
 		dst = j.segment(dst, i*p.Segment, guess)
 	}
@@ -57,7 +56,6 @@ type joiner struct {
 	chunker Chunker
 	data    []byte
 	eof     bool
-	most    int // bytes that decide a chunk
 
 	start int   // where the real chunk starts that is not decided yet
 	ends  []int // of a call of the chunker
@@ -86,21 +84,30 @@ func (j *joiner) segment(dst []int, lo int, guess []int) []int {
 	return dst
 }
 
-// step appends the end of the next real chunk, if it is decided. It looks at
-// few bytes first, for a largest chunk may have no bound.
+// step appends the end of the next real chunk, if it is decided.
 func (j *joiner) step(dst []int) []int {
-	rest := j.data[j.start:]
-	for n := min(j.most, 1<<20); ; n *= 2 {
-		all := n >= len(rest)
-		j.ends = j.chunker.Ends(j.ends[:0], rest[:min(n, len(rest))], j.eof && all)
-		if len(j.ends) > 0 {
-			j.start += j.ends[0]
-			return append(dst, j.start)
-		}
-		if all {
-			return dst
-		}
+	n := j.one(j.data[j.start:])
+	if n == 0 {
+		return dst
 	}
+	j.start += n
+	return append(dst, j.start)
+}
+
+// one returns the end of the first chunk of rest, or 0 if it is not decided.
+func (j *joiner) one(rest []byte) int {
+	if c, ok := j.chunker.(ender); ok {
+		return c.end(rest, j.eof)
+	}
+	// The others are not known to stop at the first. The least bytes that can
+	// decide a chunk decide few.
+	_, most := j.chunker.Bounds()
+	n := min(most, len(rest))
+	j.ends = j.chunker.Ends(j.ends[:0], rest[:n], j.eof && n == len(rest))
+	if len(j.ends) == 0 {
+		return 0
+	}
+	return j.ends[0]
 }
 
 // finish appends the ends of the chunks that are left.
@@ -137,17 +144,8 @@ func (p Plan) TwoStageEnds(c Chunker, dst []int, data []byte, eof bool) []int {
 			from = end + 1
 		}
 	})
-	marks := &markList{marks: slices.Concat(segments...)}
-	for start := 0; start < len(data); {
-		marks.start = start
-		n := t.rule.end(marks, data[start:], eof)
-		if n == 0 {
-			break
-		}
-		start += n
-		dst = append(dst, start)
-	}
-	return dst
+	second := &twoStage{t.name, t.rule, &markList{slices.Concat(segments...), len(data)}}
+	return second.Ends(dst, data, eof)
 }
 
 type mark struct {
@@ -155,18 +153,20 @@ type mark struct {
 	rank uint64
 }
 
-// A markList is a marker that knows all marks of a stream.
+// A markList is a marker that knows all marks of a stream of size bytes. The
+// data that it is asked about reach to the end of the stream.
 type markList struct {
 	marks []mark
-	start int // where in the stream the data begin that next is asked about
+	size  int
 }
 
-func (m *markList) reach() int { return 1 }
+func (m *markList) reach() int { return 0 }
 
-func (m *markList) next(_ []byte, from, to int) (end int, rank uint64) {
-	i, _ := slices.BinarySearchFunc(m.marks, m.start+from, func(x mark, end int) int { return x.end - end })
-	if i == len(m.marks) || m.marks[i].end > m.start+to {
+func (m *markList) next(data []byte, from, to int) (end int, rank uint64) {
+	start := m.size - len(data)
+	i, _ := slices.BinarySearchFunc(m.marks, start+from, func(x mark, end int) int { return x.end - end })
+	if i == len(m.marks) || m.marks[i].end > start+to {
 		return -1, 0
 	}
-	return m.marks[i].end - m.start, m.marks[i].rank
+	return m.marks[i].end - start, m.marks[i].rank
 }

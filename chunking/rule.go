@@ -81,9 +81,22 @@ type twoStage struct {
 func (c *twoStage) Name() string           { return c.name }
 func (c *twoStage) Bounds() (min, max int) { return c.rule.min, c.rule.max }
 
+func (c *twoStage) end(data []byte, eof bool) int { return c.rule.end(c.mark, data, eof) }
+
 func (c *twoStage) Ends(dst []int, data []byte, eof bool) []int {
+	return appendEnds(dst, c, data, eof)
+}
+
+// An ender finds the end of one chunk: that with which data begins, or 0 if it
+// depends on what follows data.
+type ender interface {
+	end(data []byte, eof bool) int
+}
+
+// appendEnds is Ends for chunkers that find one end after the other.
+func appendEnds(dst []int, c ender, data []byte, eof bool) []int {
 	for start := 0; start < len(data); {
-		n := c.rule.end(c.mark, data[start:], eof)
+		n := c.end(data[start:], eof)
 		if n == 0 {
 			break
 		}

@@ -37,15 +37,7 @@ func (c typed) Name() string           { return c.inner.name }
 func (c typed) Bounds() (min, max int) { return 1, c.inner.rule.max }
 
 func (c typed) Ends(dst []int, data []byte, eof bool) []int {
-	for start := 0; start < len(data); {
-		n := c.end(data[start:], eof)
-		if n == 0 {
-			break
-		}
-		start += n
-		dst = append(dst, start)
-	}
-	return dst
+	return appendEnds(dst, c, data, eof)
 }
 
 // end returns the end of the chunk that data begins with, or 0 if it depends
@@ -65,7 +57,7 @@ func (c typed) end(data []byte, eof bool) int {
 	} else if ok && !enough {
 		return 0
 	}
-	n := c.inner.rule.end(c.inner.mark, data, eof)
+	n := c.inner.end(data, eof)
 	if n == 0 || n+typedHead > len(data) && !enough {
 		return 0 // more bytes may show a part before n
 	}
