@@ -198,7 +198,9 @@ func (lc *LocalCommit) Save(ctx context.Context, n *store.Node) (store.Ref, erro
 	ref := store.Ref{ID: id, Kind: store.RefNode}
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
-	if _, ok := lc.nodes[id]; ok || lc.c.isLocal(id) {
+	// An older local commit may have the node too, and not keep it: one that is
+	// published takes everything with it that its own roots do not need.
+	if _, ok := lc.nodes[id]; ok {
 		return ref, nil
 	}
 	if err := lc.add(id, store.AppendNode(nil, lc.c.withHints(n))); err != nil {

@@ -176,6 +176,14 @@ type cut struct {
 	lc    *cache.LocalCommit
 }
 
+// startOver forgets what has been flushed: the local commit that had the nodes of it is gone.
+func (c *cut) startOver(lc *cache.LocalCommit) {
+	c.lc = lc
+	for _, f := range c.files {
+		f.flushed = nil
+	}
+}
+
 // frozenFile is a file whose content changed before the cut.
 type frozenFile struct {
 	in    *inode
@@ -288,6 +296,7 @@ func (c *committer) finish(ctx context.Context, cut *cut, edit snapshotEdit) err
 		}
 	}
 	if err := cut.lc.Finish(root, snaps, cut.pos, nil); err != nil {
+		cut.startOver(v.ca.NewLocalCommit())
 		return fmt.Errorf("write the local commit: %w", err)
 	}
 	c.unstable.Store(true)
@@ -407,10 +416,9 @@ func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) 
 	if err := v.publishCommit(ctx, pub); err != nil {
 		return err
 	}
-	if err := v.ca.Published(pub); err != nil {
+	if err := c.notePublished(pub); err != nil {
 		return err
 	}
-	v.adoptPublished(pub)
 	if v.allPublished() {
 		c.unstable.Store(false)
 		c.synced.Store(time.Now().UnixNano())
@@ -424,7 +432,19 @@ func (v *Volume) allPublished() bool {
 	return published || !ok
 }
 
-// adoptPublished gives the base the hints that publication has found, if it is still the base.
+// notePublished lets go of what has been published. No local commit is made meanwhile: it would start from references
+// whose hints are not filled in yet, and whose nodes are no longer local.
+func (c *committer) notePublished(pub *cache.Publication) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.v.ca.Published(pub); err != nil {
+		return err
+	}
+	c.v.adoptPublished(pub)
+	return nil
+}
+
+// adoptPublished gives the base, if it is still the base, and open files the hints that publication has found.
 func (v *Volume) adoptPublished(pub *cache.Publication) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -433,5 +453,14 @@ func (v *Volume) adoptPublished(pub *cache.Publication) {
 	}
 	if v.snapMap.ID == pub.Snapshots.ID {
 		v.snapMap = pub.Snapshots
+	}
+	for _, in := range v.table {
+		in.mu.Lock()
+		if m := in.content; m != nil && m.Ref.Hint.IsZero() {
+			hinted := *m
+			hinted.Ref.Hint = v.ca.HintIn(pub, m.Ref)
+			in.content = &hinted
+		}
+		in.mu.Unlock()
 	}
 }

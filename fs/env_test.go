@@ -5,10 +5,14 @@ import (
 	"flag"
 	"log/slog"
 	"math/rand"
+	randv2 "math/rand/v2"
+	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/cache/cachetest"
 	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/remote/remotetest"
 	"github.com/dedupfs/dedupfs/store"
@@ -16,6 +20,11 @@ import (
 )
 
 var seedFlag = flag.Int64("seed", 0, "seed of random tests; 0 takes one from the clock")
+
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // copies that a power cut has torn are found, told and fetched again
+	os.Exit(m.Run())
+}
 
 // newRand returns a random source whose seed is printed if the test fails.
 func newRand(t testing.TB) *rand.Rand {
@@ -31,12 +40,14 @@ func newRand(t testing.TB) *rand.Rand {
 	return rand.New(rand.NewSource(seed))
 }
 
-// env is a repository in memory and one client of it on the local disk.
+// env is a repository in memory and one client of it, whose local disk is in memory too. The database is lost with every
+// close: it holds nothing that must last.
 type env struct {
 	t    testing.TB
-	st   remote.Storage
+	st   *remotetest.Mem
 	repo *store.Repository
-	dir  string
+	wire *plug // of the repository that is open now
+	disk *cachetest.Disk
 	opt  Options
 	copt cache.Options
 	ca   *cache.Cache
@@ -46,7 +57,8 @@ type env struct {
 func newEnv(t testing.TB) *env {
 	t.Helper()
 	st := remotetest.NewMem()
-	e := &env{t: t, st: st, repo: storetest.New(t, st), dir: t.TempDir(),
+	storetest.New(t, st)
+	e := &env{t: t, st: st, disk: cachetest.NewDisk(0),
 		opt: Options{CommitAfter: time.Hour, CommitEvery: time.Hour, Poll: -1, Host: "test", Logger: slog.New(slog.DiscardHandler)}}
 	e.open()
 	t.Cleanup(e.close)
@@ -56,17 +68,37 @@ func newEnv(t testing.TB) *env {
 // other returns a second client of the same repository.
 func (e *env) other() *env {
 	e.t.Helper()
-	o := &env{t: e.t, st: e.st, repo: e.repo, dir: e.t.TempDir(), opt: e.opt, copt: e.copt}
+	o := &env{t: e.t, st: e.st, disk: cachetest.NewDisk(0), opt: e.opt, copt: e.copt}
 	o.open()
 	e.t.Cleanup(o.close)
 	return o
 }
 
+// plug is a remote that can be cut off.
+type plug struct {
+	*remotetest.Mem
+	pulled atomic.Bool
+}
+
+// Put stores an object unless the plug is pulled.
+func (p *plug) Put(ctx context.Context, name string, data []byte) error {
+	if p.pulled.Load() {
+		return remote.ErrUnreachable
+	}
+	return p.Mem.Put(ctx, name, data)
+}
+
 func (e *env) open() {
 	e.t.Helper()
 	var err error
+	e.wire = &plug{Mem: e.st}
+	e.repo = storetest.Open(e.t, e.wire)
 	copt := e.copt
-	if e.ca, err = cache.Open(context.Background(), e.dir, e.repo, &copt); err != nil {
+	copt.Files = e.disk
+	if copt.Segment == 0 {
+		copt.Segment = 4 << 20
+	}
+	if e.ca, err = cache.Open(context.Background(), "", e.repo, &copt); err != nil {
 		e.t.Fatal(err)
 	}
 	if e.v, err = Open(context.Background(), e.ca, e.repo, &e.opt); err != nil {
@@ -99,7 +131,17 @@ func (e *env) wipe() {
 	e.t.Helper()
 	e.sync()
 	e.close()
-	e.dir = e.t.TempDir()
+	e.disk = cachetest.NewDisk(0)
+	e.open()
+}
+
+// powerCut goes on with what the disk may have kept, without a clean end.
+func (e *env) powerCut(r *rand.Rand) {
+	e.t.Helper()
+	e.wire.pulled.Store(true)
+	after := e.disk.PowerCut(randv2.New(randv2.NewPCG(r.Uint64(), 0)))
+	e.close() // of the machine that is no more: what it still writes goes to the old disk
+	e.disk = after
 	e.open()
 }
 

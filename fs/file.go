@@ -471,8 +471,8 @@ func (v *Volume) cloneFile(ctx context.Context, hin, hout *Handle, n int64) (don
 			return 0, nil
 		}
 	}
-	if m.Ref.IsZero() || n < size {
-		return 0, nil
+	if m.Ref.IsZero() || m.Ref.Hint.IsZero() || n < size {
+		return 0, nil // what is not on the remote yet must not be named by a record that outlasts a crash
 	}
 	if err := v.ensureContent(ctx, hout.in); err != nil {
 		return 0, err

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand"
@@ -28,6 +29,8 @@ type model struct {
 	r    *rand.Rand
 	root *modelNode
 	log  []string
+
+	halfway func() // called between the two changes that one step may make
 }
 
 func newDirNode() *modelNode {
@@ -239,6 +242,9 @@ func (m *model) file(d *modelNode, ino Ino, name, at string, old *modelNode) {
 	if old == nil {
 		old = &modelNode{mode: 0o644, nlink: 1, xattrs: map[string]string{}}
 		d.dir[name] = old
+		if m.halfway != nil {
+			m.halfway()
+		}
 	}
 	off := m.r.Intn(300_000)
 	n := m.r.Intn(60_000)
@@ -335,27 +341,39 @@ func (n *modelNode) clone(seen map[*modelNode]*modelNode) *modelNode {
 // compare walks the volume from ino and the model from n.
 func (m *model) compare(ino Ino, n *modelNode, path string) {
 	m.t.Helper()
+	if err := m.diff(ino, n, path); err != nil {
+		m.fatalf("%v", err)
+	}
+}
+
+// diff returns the first difference between the volume from ino on and the model from n on.
+func (m *model) diff(ino Ino, n *modelNode, path string) error {
 	v := m.e.v
 	a, err := v.Getattr(ctx, ino, nil)
 	if err != nil {
-		m.fatalf("%s: getattr: %v", path, err)
+		return fmt.Errorf("%s: getattr: %v", path, err)
 	}
 	if a.Mode&0o7777 != n.mode || int(a.Nlink) != n.nlink {
-		m.fatalf("%s: mode %o nlink %d, want %o %d", path, a.Mode&0o7777, a.Nlink, n.mode, n.nlink)
+		return fmt.Errorf("%s: mode %o nlink %d, want %o %d", path, a.Mode&0o7777, a.Nlink, n.mode, n.nlink)
 	}
-	m.compareXattrs(ino, n, path)
+	if err := m.diffXattrs(ino, n, path); err != nil {
+		return err
+	}
 	switch {
 	case n.target != "":
 		if target, err := v.Readlink(ctx, ino); err != nil || string(target) != n.target {
-			m.fatalf("%s: link to %d bytes, %v, want %d", path, len(target), err, len(n.target))
+			return fmt.Errorf("%s: link to %d bytes, %v, want %d", path, len(target), err, len(n.target))
 		}
-	case n.dir == nil:
-		if got := readIno(m.t, v, ino); !bytes.Equal(got, n.data) {
-			m.fatalf("%s: %d bytes differ from the model's %d at %d", path, len(got), len(n.data), firstDiff(got, n.data))
-		}
+	case n.dir != nil:
+		return m.diffDir(ino, n, path)
+	case a.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return fmt.Errorf("%s: mode %o, want a file", path, a.Mode)
 	default:
-		m.compareDir(ino, n, path)
+		if got := readIno(m.t, v, ino); !bytes.Equal(got, n.data) {
+			return fmt.Errorf("%s: %d bytes differ from the model's %d at %d", path, len(got), len(n.data), firstDiff(got, n.data))
+		}
 	}
+	return nil
 }
 
 func firstDiff(a, b []byte) int {
@@ -367,52 +385,55 @@ func firstDiff(a, b []byte) int {
 	return min(len(a), len(b))
 }
 
-func (m *model) compareXattrs(ino Ino, n *modelNode, path string) {
-	m.t.Helper()
+func (m *model) diffXattrs(ino Ino, n *modelNode, path string) error {
 	names, err := m.e.v.Listxattr(ctx, ino)
 	if err != nil || !slices.Equal(names, slices.Sorted(maps.Keys(n.xattrs))) {
-		m.fatalf("%s: xattrs %q, %v, want %q", path, names, err, slices.Sorted(maps.Keys(n.xattrs)))
+		return fmt.Errorf("%s: xattrs %q, %v, want %q", path, names, err, slices.Sorted(maps.Keys(n.xattrs)))
 	}
 	for _, name := range names {
 		if value, err := m.e.v.Getxattr(ctx, ino, name); err != nil || string(value) != n.xattrs[name] {
-			m.fatalf("%s: xattr %s: %d bytes, %v, want %d", path, name, len(value), err, len(n.xattrs[name]))
+			return fmt.Errorf("%s: xattr %s: %d bytes, %v, want %d", path, name, len(value), err, len(n.xattrs[name]))
 		}
 	}
+	return nil
 }
 
-func (m *model) compareDir(ino Ino, n *modelNode, path string) {
-	m.t.Helper()
+func (m *model) diffDir(ino Ino, n *modelNode, path string) error {
 	found := map[string]Ino{}
 	var cookie uint64
 	for more := true; more; { // a few entries at a time, as the kernel may ask
 		more = false
+		var twice error
 		err := m.e.v.Readdir(ctx, ino, cookie, m.r.Intn(2) == 0, func(d DirEntry) bool {
-			if _, twice := found[string(d.Name)]; twice {
-				m.fatalf("%s: %q is listed twice", path, d.Name)
+			if _, ok := found[string(d.Name)]; ok {
+				twice = fmt.Errorf("%s: %q is listed twice", path, d.Name)
 			}
 			found[string(d.Name)] = d.Ino
 			cookie, more = d.Cookie, true
 			return m.r.Intn(3) > 0
 		})
-		if err != nil {
-			m.fatalf("%s: readdir: %v", path, err)
+		if err := errors.Join(err, twice); err != nil {
+			return fmt.Errorf("%s: readdir: %v", path, err)
 		}
 	}
 	if len(found) != len(n.dir)+2 {
-		m.fatalf("%s: %d entries, want %d: %q", path, len(found)-2, len(n.dir), slices.Sorted(maps.Keys(found)))
+		return fmt.Errorf("%s: %d entries, want %d: %q", path, len(found)-2, len(n.dir), slices.Sorted(maps.Keys(found)))
 	}
 	for name, child := range n.dir {
 		if _, ok := found[name]; !ok {
-			m.fatalf("%s/%s is missing", path, name)
+			return fmt.Errorf("%s/%s is missing", path, name)
 		}
-		m.compare(m.lookup(ino, name), child, path+"/"+name)
+		if err := m.diff(m.lookup(ino, name), child, path+"/"+name); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // TestModel does random operations on a volume and on a reference in memory, with commits, publications, remounts,
 // other machines and snapshots in between: guarantee G5.
 func TestModel(t *testing.T) {
-	runs, steps := 20, 100
+	runs, steps := 200, 100
 	if os.Getenv("DEDUPFS_LONG") != "" {
 		runs, steps = 1000, 500
 	}
