@@ -27,8 +27,9 @@ type Boundaries interface {
 // Rechunk calls emit for every chunk of the new cut in [from, to), in order;
 // data is valid only during the call. The old chunks below from, and those at
 // or above to, are chunks of the new cut too. If the sizes differ, to is the
-// larger one. With the emitted chunks they are what cutting the whole of src
-// would give. An error of src, of old or of emit ends the work.
+// larger one; if nothing changed, from and to are 0. With the emitted chunks they
+// are what cutting the whole of src would give. An error of src, of old or of
+// emit ends the work.
 func Rechunk(c Chunker, src io.ReaderAt, size int64, old Boundaries, oldSize, lo, hi int64, emit func(off int64, data []byte) error) (from, to int64, err error) {
 	if size != oldSize {
 		lo, hi = min(lo, size, oldSize), max(size, oldSize)
