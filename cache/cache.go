@@ -533,8 +533,22 @@ func (c *Cache) WithRoom(ctx context.Context, n int64, try func() error) error {
 	}
 }
 
-// DB returns the database for what can be rebuilt; keys that begin with a lower-case letter are taken.
-func (c *Cache) DB() *badger.DB { return c.db }
+// Remember stores pairs of keys and values that can be found again if they are
+// lost: it may fail, and what it stored may go. It is for the packages above.
+func (c *Cache) Remember(fn func(set func(key, value []byte))) {
+	c.dbPut(func(set func(key, value []byte)) {
+		fn(func(key, value []byte) { set(append([]byte{keyAbove}, key...), value) })
+	})
+}
+
+// Recall calls fn with the value that Remember stored, and reports whether there is one.
+func (c *Cache) Recall(key []byte, fn func(value []byte)) bool {
+	found, err := c.dbGet(append([]byte{keyAbove}, key...), func(b []byte) error {
+		fn(b)
+		return nil
+	})
+	return found && err == nil
+}
 
 // Index returns the chunk index.
 func (c *Cache) Index() *store.Index { return c.index }

@@ -20,10 +20,12 @@ import (
 //	n id(32)  a published node, encoded with hints
 //	h id(32)  hint of a node that this machine has published
 //	p id(32)  place of a chunk in the log, as long as the segment is there
+//	a...      what the packages above remember
 const (
 	keyNode  = 'n'
 	keyHint  = 'h'
 	keyPlace = 'p'
+	keyAbove = 'a'
 )
 
 func dbKey(kind byte, id store.ID) []byte { return append([]byte{kind}, id[:]...) }

@@ -18,8 +18,9 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 	v.base = v.localTree(store.Ref{})
 	v.snapshots = newSnapshotViews(v)
 	v.commits = newCommitter(v)
-	v.roots = &contentRoots{v: v, db: ca.DB()}
+	v.roots = &contentRoots{v}
 	v.follower = newFollower(v)
+	v.learner = &learner{v: v}
 	if repo.ReadOnly() != nil {
 		v.opt.ReadOnly = true
 	}
@@ -91,6 +92,7 @@ func (v *Volume) start() {
 		}
 		v.commits.start()
 		signal(v.commits.publish)
+		v.learner.start()
 	}
 	v.follower.start()
 }
@@ -98,6 +100,7 @@ func (v *Volume) start() {
 // Close stops the background work. What has been answered stays in the cache for the next mount; Sync before it brings
 // everything to the remote. It does not close the cache.
 func (v *Volume) Close(ctx context.Context) error {
+	v.learner.close()
 	v.follower.close()
 	v.commits.close()
 	if v.opt.ReadOnly || v.log == nil {

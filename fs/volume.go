@@ -94,6 +94,7 @@ type Volume struct {
 	snapshots *snapshotViews
 	follower  *follower
 	roots     *contentRoots
+	learner   *learner
 }
 
 // State is what the cache keeps of this client.
