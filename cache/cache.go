@@ -156,6 +156,8 @@ type Cache struct {
 	disk    *disk
 	uploads *uploads
 
+	pressure atomic.Pointer[func()]
+
 	chunks       *memory[[]byte]
 	nodes        *memory[*store.Node]
 	recent       *recentGroups
@@ -270,7 +272,7 @@ func (c *Cache) open(dir string) error {
 	if err := c.openMemory(); err != nil {
 		return err
 	}
-	c.space = newSpace(c.o.Size, c.o.Offline, c.o.Pressure, c.ctx.Done())
+	c.space = newSpace(c.o.Size, c.o.Offline, c.press, c.ctx.Done())
 	c.space.free = c.diskSpace
 	db, err := c.openDB(dir)
 	if err != nil {
@@ -345,8 +347,19 @@ func (c *Cache) load() (err error) {
 // logGrown asks for a commit when the log holds more than half of the budget.
 func (c *Cache) logGrown(held int64) {
 	if held > c.o.Size/2 {
-		c.o.Pressure()
+		c.press()
 	}
+}
+
+// SetPressure says whom to ask for a commit and a publication instead of Options.Pressure.
+func (c *Cache) SetPressure(ask func()) { c.pressure.Store(&ask) }
+
+func (c *Cache) press() {
+	if ask := c.pressure.Load(); ask != nil {
+		(*ask)()
+		return
+	}
+	c.o.Pressure()
 }
 
 // formatName is the file that says whose directory it is.

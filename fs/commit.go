@@ -88,9 +88,6 @@ func (c *committer) hurry() {
 // pressure is called when the log takes much of the disk budget.
 func (v *Volume) pressure() {
 	c := v.commits
-	if c == nil {
-		return
-	}
 	if c.first.Load() != 0 {
 		c.hurry()
 	}

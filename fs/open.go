@@ -24,6 +24,9 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 	if repo.ReadOnly() != nil {
 		v.opt.ReadOnly = true
 	}
+	if !v.opt.ReadOnly {
+		ca.SetPressure(v.pressure)
+	}
 	if err := v.identify(ctx); err != nil {
 		return nil, err
 	}

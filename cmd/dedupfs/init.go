@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dedupfs/dedupfs/chunking"
 	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/store"
 )
@@ -19,6 +20,7 @@ type initOptions struct {
 	multichunk  sizeFlag
 	group       sizeFlag
 	compression string
+	chunker     string
 	settle      durationFlag
 	settleGiven bool
 	keyName     string
@@ -38,6 +40,9 @@ func (a *app) initCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := o.checkChunker(); err != nil {
+				return err
+			}
 			o.settleGiven = cmd.Flags().Changed("settle-time")
 			return a.initRepository(cmd.Context(), url, o)
 		},
@@ -46,10 +51,27 @@ func (a *app) initCommand() *cobra.Command {
 	f.Var(&o.multichunk, "multichunk-size", "size of the objects on the remote, 64K to 64M (default 8M)")
 	f.Var(&o.group, "group-size", "bytes that are compressed together, 4K to 4M (default 512K)")
 	f.StringVar(&o.compression, "compression", "zstd", "`METHOD`: zstd, zstd-fast, zstd-better, gzip, bzip2 or none")
+	f.StringVar(&o.chunker, "chunker", "", "`NAME` of the way all files are cut, such as GFD-16, TTTD-4-Adler32 or Fixed-4;\n"+
+		"a wrong name lists them (default: by the kind of file)")
 	f.Var(&o.settle, "settle-time", "time until listings of the storage show all that was put (default 0 for local directories, else 1h)")
 	f.Var(&o.kdfMemory, "kdf-memory", kdfMemoryUsage)
 	f.StringVar(&o.keyName, "key-name", "", "`NAME` of the first key slot, for people")
 	return cmd
+}
+
+// checkChunker refuses a name that no repository can have, before anything is opened.
+func (o *initOptions) checkChunker() error {
+	if o.chunker == "" {
+		return nil
+	}
+	c, err := chunking.New(o.chunker, make([]byte, 32))
+	if err != nil {
+		return usageError("--chunker: %v", err)
+	}
+	if _, largest := c.Bounds(); largest > store.MaxChunk {
+		return usageError("--chunker %s makes chunks of more than %d KiB, which a repository does not take; choose a smaller one", o.chunker, store.MaxChunk>>10)
+	}
+	return nil
 }
 
 func (a *app) initRepository(ctx context.Context, url string, o *initOptions) error {
@@ -73,6 +95,9 @@ func (o *initOptions) store(st *remote.Remote) *store.InitOptions {
 	config := store.Config{
 		MultichunkSize: int(o.multichunk), GroupSize: int(o.group), Compression: o.compression,
 		SettleTime: st.SettleTimeDefault(),
+	}
+	if o.chunker != "" {
+		config.Chunkers = chunking.Set{Default: o.chunker, Pages: o.chunker, Media: o.chunker}
 	}
 	if o.settleGiven {
 		config.SettleTime = time.Duration(o.settle)
