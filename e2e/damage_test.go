@@ -193,12 +193,14 @@ func TestRollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	runTool(t, "cp", "-a", yesterday, w.url)
-	m.mount("--read-only")
-	if message := m.fails(22, "sync", m.mnt); !strings.Contains(message, "roll") {
-		t.Errorf("sync = %q, want a word about the roll-back", message)
+	if message := m.fails(22, "mount", m.url, m.mnt); !strings.Contains(message, "rolled back") {
+		t.Errorf("mount = %q, want a word about the roll-back", message)
 	}
-	m.fails(22, "status", m.mnt)
-	m.umount("--no-wait")
+	m.mount("--read-only")
+	if message := m.fails(22, "status", m.mnt); !strings.Contains(message, "rolled back") {
+		t.Errorf("status = %q, want a word about the roll-back", message)
+	}
+	m.umount()
 }
 
 // Nobody who holds the storage finds a name or a content in it.

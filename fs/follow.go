@@ -25,6 +25,7 @@ type follower struct {
 	heads    []store.Head // of all clients, as last seen
 	lastPoll time.Time
 	lastErr  error
+	history  error // why the history on the remote is not what was seen before; nil if it is
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -88,6 +89,7 @@ func (v *Volume) pollHeads(ctx context.Context) ([]store.Head, error) {
 		}
 	}
 	heads, err := v.repo.Poll(ctx, &trust)
+	v.follower.noteHistory(err)
 	if err != nil && v.opt.ReadOnly && errors.Is(err, store.ErrRollback) {
 		v.opt.Logger.Error("the remote shows less than was seen before", "err", err)
 		err = nil
@@ -100,6 +102,18 @@ func (v *Volume) pollHeads(ctx context.Context) ([]store.Head, error) {
 		err = v.ca.UpdateState(func(s *State) { s.Trust = after })
 	}
 	return heads, err
+}
+
+// noteHistory keeps what a poll has told of the history on the remote. One that failed otherwise has told nothing.
+func (f *follower) noteHistory(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case err == nil:
+		f.history = nil
+	case errors.Is(err, store.ErrRollback):
+		f.history = err
+	}
 }
 
 // follow moves to the newest state that contains everything this client has.

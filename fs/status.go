@@ -20,7 +20,8 @@ type Status struct {
 	Uploaded       int64          `json:"uploaded_bytes"` // since the mount
 	LastSynced     time.Time      `json:"last_synced"`    // when last everything was on the remote; zero if not since the mount
 	LastPoll       time.Time      `json:"last_poll"`
-	Diverged       bool           `json:"diverged"` // other clients have changes that this one does not show
+	Diverged       bool           `json:"diverged"`          // other clients have changes that this one does not show
+	History        string         `json:"history,omitempty"` // why the history on the remote is not what was seen before
 	Clients        []ClientStatus `json:"clients"`
 	Errors         []string       `json:"errors,omitempty"`
 }
@@ -52,6 +53,9 @@ func (v *Volume) Status(ctx context.Context) Status {
 	s.LastPoll, s.Diverged = f.lastPoll, f.diverged
 	if f.lastErr != nil {
 		s.Errors = append(s.Errors, f.lastErr.Error())
+	}
+	if f.history != nil {
+		s.History = f.history.Error()
 	}
 	for _, h := range f.heads {
 		s.Clients = append(s.Clients, ClientStatus{h.Client.String(), uint64(h.Seq), h.Client == v.me})

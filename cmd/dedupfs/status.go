@@ -122,6 +122,18 @@ func (a *app) showMounts(ctx context.Context, mounts []*mounted) error {
 		s.Dir = m.dir // as this process sees it
 		list = append(list, s)
 	}
+	if err := a.printMounts(list); err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.History != "" {
+			return fail(exitHistory, "%s: %s", escape(s.Dir), s.History)
+		}
+	}
+	return nil
+}
+
+func (a *app) printMounts(list []mountStatus) error {
 	if a.g.json {
 		return json.NewEncoder(a.stdout).Encode(list)
 	}
