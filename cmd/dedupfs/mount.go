@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -144,6 +146,9 @@ func parseOffline(s string) (time.Duration, error) {
 
 // mount mounts and serves, or has a daemon do it.
 func (a *app) mount(ctx context.Context, url, dir string, o *mountOptions) error {
+	if err := checkMountPoint(dir); err != nil {
+		return err
+	}
 	password, err := a.password(ctx, false)
 	if err != nil {
 		return err
@@ -164,6 +169,24 @@ func (a *app) mount(ctx context.Context, url, dir string, o *mountOptions) error
 		return errors.Join(err, s.end(ctx, nil))
 	}
 	return s.serve(ctx)
+}
+
+// checkMountPoint finds a mount point that cannot be one before anything is
+// asked of anybody. A dead mount will be cleared.
+func checkMountPoint(dir string) error {
+	fi, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, syscall.ENOTCONN):
+		return nil
+	case err != nil:
+		return fmt.Errorf("mount point: %w", err)
+	case !fi.IsDir():
+		return fmt.Errorf("mount point: %s is not a directory", escape(dir))
+	}
+	if _, err := socketOf(dir); err == nil {
+		return fmt.Errorf("%s is mounted already; `dedupfs umount %s` first", escape(dir), escape(dir))
+	}
+	return nil
 }
 
 // tuneMemory makes the garbage collector keep to --memory: it gets busier as
