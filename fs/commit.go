@@ -221,12 +221,12 @@ func (v *Volume) takeCut(even bool) *cut {
 	return c
 }
 
-// takeDirty empties the list of dirty inodes. What has no name stays: it is nobody's but its openers'.
+// takeDirty empties the list of dirty inodes. What has no records stays: it is nobody's but its openers'.
 func (v *Volume) takeDirty() (ins []*inode) {
 	v.dirtyMu.Lock()
 	defer v.dirtyMu.Unlock()
 	for in := range v.dirty {
-		if !in.orphan {
+		if !in.cutOff {
 			delete(v.dirty, in)
 			ins = append(ins, in)
 		}
@@ -265,6 +265,9 @@ func (c *committer) commit(ctx context.Context, edit snapshotEdit) error {
 		if err := c.finish(ctx, c.cut_, nil); err != nil {
 			return err
 		}
+	}
+	if err := c.v.dropUnused(ctx); err != nil {
+		c.v.opt.Logger.Warn("records of unlinked files stay for now", "err", err) // a commit is what makes room
 	}
 	cut := c.v.takeCut(edit != nil)
 	if cut == nil {

@@ -263,7 +263,7 @@ func (in *inode) wrote(w *writeRecord, n int64, by store.ClientID) {
 
 // logAttrs puts the inode record into the log before the first write after a cut, so that replaying needs no tree.
 func (v *Volume) logAttrs(in *inode) error {
-	if in.logged || in.orphan {
+	if in.logged || in.cutOff {
 		return nil
 	}
 	t := tx{edits: []change{{inodeKey(in.ino), &store.Entry{Value: appendAttrs(nil, &in.attrs)}}}}
@@ -481,7 +481,7 @@ func (v *Volume) cloneFile(ctx context.Context, hin, hout *Handle, n int64) (don
 		done = 0
 		out := hout.in
 		t.lock(out)
-		if out.attrs.Size > 0 || !out.active.empty() || out.frozen != nil || out.orphan || !out.content.Ref.IsZero() {
+		if out.attrs.Size > 0 || !out.active.empty() || out.frozen != nil || out.cutOff || !out.content.Ref.IsZero() {
 			return nil
 		}
 		a := out.attrs

@@ -229,7 +229,7 @@ func (v *Volume) swapBase(c *store.Commit, old, snaps store.Ref, what *changedKe
 	for ino := range what.inodes {
 		if in := v.table[ino]; in != nil { // who has it open keeps what he has opened
 			in.mu.Lock()
-			in.orphan = true
+			in.cutOff = true
 			in.mu.Unlock()
 			delete(v.table, ino)
 		}

@@ -13,14 +13,13 @@ type inode struct {
 
 	mu      sync.RWMutex // guards what follows; acquired after Volume.mu
 	attrs   attrs
-	content *extentMap        // what lies below the layers; nil until it is needed
-	active  *layer            // changes since the last cut; nil if none
-	frozen  *layer            // changes of the cut that is being committed; nil if none
-	logged  bool              // the attributes stand in the overlay and the log since the last cut
-	stale   bool              // the attributes changed since they were put into the overlay
-	orphan  bool              // has no name any more, or never had one
-	xattrs  map[string][]byte // of an orphan: its records are gone
-	gone    bool              // closed for good: nobody will look at it again
+	content *extentMap // what lies below the layers; nil until it is needed
+	active  *layer     // changes since the last cut; nil if none
+	frozen  *layer     // changes of the cut that is being committed; nil if none
+	logged  bool       // the attributes stand in the overlay and the log since the last cut
+	stale   bool       // the attributes changed since they were put into the overlay
+	orphan  bool       // has no name any more, or never had one: its records go when nobody uses it
+	cutOff  bool       // another client's state has taken its place: it has no records, and goes when nobody uses it
 
 	opens, writers int    // guarded by Volume.mu
 	version        uint64 // counts changes of the content; guarded by mu
@@ -68,6 +67,9 @@ func (t *tx) load(ino Ino) (*inode, error) {
 	a, err := loadAttrs(t.ctx, t.layered, ino)
 	if err != nil {
 		return nil, err
+	}
+	if a.Nlink == 0 {
+		return nil, syscall.ENOENT // nobody uses it any more, and its records are about to go
 	}
 	in := &inode{ino: ino, attrs: *a}
 	t.lock(in)
@@ -128,22 +130,27 @@ func (v *Volume) markDirty(in *inode) {
 func (v *Volume) settle(in *inode) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.opens > 0 || in.orphan && v.lookups.get(in.ino) > 0 {
+	lost := in.orphan || in.cutOff
+	if in.opens > 0 || lost && v.lookups.get(in.ino) > 0 {
 		return
 	}
-	if !in.orphan && (in.stale || !in.active.empty() || in.frozen != nil) {
+	if !lost && (in.stale || !in.active.empty() || in.frozen != nil) {
 		return
 	}
-	if in.orphan {
+	if lost {
 		// Nobody can reach it any more. A layer that a flush is reading is given back when the flush is over.
 		in.active.releaseAll()
-		in.active, in.gone = nil, true
+		in.active = nil
 		v.dirtyMu.Lock()
 		delete(v.dirty, in)
 		v.dirtyMu.Unlock()
 	}
 	if v.table[in.ino] == in {
 		delete(v.table, in.ino)
+		if in.orphan {
+			v.unused = append(v.unused, in.ino)
+			v.changed()
+		}
 	}
 }
 

@@ -171,7 +171,7 @@ func (v *Volume) makeNode(ctx context.Context, op makeOp) (a Attr, in *inode, er
 			dir.Mtime, dir.Ctime = t.now, t.now
 			t.setAttrs(op.parent, dir)
 		} else {
-			n.Nlink = 0
+			t.orphan(ino, n)
 		}
 		if op.open {
 			in = &inode{ino: ino, attrs: *n, content: &extentMap{}, logged: true, orphan: op.name == nil, opens: 1}
@@ -180,9 +180,7 @@ func (v *Volume) makeNode(ctx context.Context, op makeOp) (a Attr, in *inode, er
 			}
 			t.after = append(t.after, func() { v.table[ino] = in })
 		}
-		if op.name != nil {
-			t.setAttrs(ino, n)
-		}
+		t.setAttrs(ino, n)
 		a = v.stat(ino, n, uint64(len(n.Target)))
 		t.after = append(t.after, func() { v.lookups.add(ino) })
 		return t.longTarget(ino, n, op.target)
@@ -210,12 +208,9 @@ func (t *tx) newAttrs(dir *attrs, ino Ino, op *makeOp) (*attrs, error) {
 		}
 		return n, nil
 	}
-	inherited := false
-	if op.name != nil {
-		var err error
-		if inherited, err = t.inheritACL(op.parent, ino, n); err != nil {
-			return nil, err
-		}
+	inherited, err := t.inheritACL(op.parent, ino, n)
+	if err != nil {
+		return nil, err
 	}
 	if !inherited {
 		n.Mode &^= op.cred.Umask & 0o777
@@ -298,8 +293,8 @@ func (v *Volume) Link(ctx context.Context, ino, parent Ino, name []byte) (a Attr
 		if n.Nlink == 1<<32-1 {
 			return syscall.EMLINK
 		}
-		if in := v.table[ino]; in != nil && in.orphan {
-			t.revive(in)
+		if err := t.adoptOrphan(ino, n); err != nil {
+			return err
 		}
 		n.Nlink++
 		n.Ctime = t.now
@@ -312,22 +307,6 @@ func (v *Volume) Link(ctx context.Context, ino, parent Ino, name []byte) (a Attr
 		return nil
 	})
 	return a, err
-}
-
-// revive gives an inode without a name its records back: a temporary file gets its first name.
-func (t *tx) revive(in *inode) {
-	if in.content != nil && !in.content.Ref.IsZero() {
-		t.put(in.content.entry(in.ino))
-	}
-	for name, value := range in.xattrs {
-		t.put(&store.Entry{Key: []byte(xattrKey(in.ino, name)), Value: append([]byte{xattrInline}, value...)})
-	}
-	t.after = append(t.after, func() {
-		in.orphan, in.xattrs = false, nil
-		if !in.active.empty() {
-			t.v.markDirty(in)
-		}
-	})
 }
 
 // Unlink removes a name that is not a directory's.
@@ -429,44 +408,24 @@ func (t *tx) dropLink(parent Ino, dir *attrs, f *found, name []byte) (*inode, er
 	return t.dropInode(f.ino, n)
 }
 
-// dropInode stages that all records of ino go. When it is open, or known to the kernel, it lives on in the table.
+// dropInode stages that ino, which has lost its last name, goes: at once, or when nobody uses it any more. It returns the inode
+// in the table that has to be settled afterwards, if any.
 func (t *tx) dropInode(ino Ino, n *attrs) (*inode, error) {
-	xattrs := map[string][]byte{}
 	in := t.v.table[ino]
-	keep := in != nil || t.v.lookups.get(ino) > 0
-	var badXattr error
-	err := t.scan(t.ctx, string(key(ino, keyXattr, 0)), prefixEnd(ino, keyXattr), func(k string, e *store.Entry) bool {
-		t.del(k)
-		if keep {
-			_, _, name, _ := splitKey(k)
-			xattrs[name], badXattr = t.v.xattrValue(t.ctx, e)
-		}
-		return true
-	})
-	if err != nil {
-		return nil, err
+	if in == nil && t.v.lookups.get(ino) == 0 {
+		return nil, t.dropRecords(ino)
 	}
-	if keep && badXattr != nil {
-		xattrs = nil // an unlinked file whose attributes cannot be read has none
+	if in != nil && in.cutOff {
+		return in, nil
 	}
-	content, err := loadExtentMap(t.ctx, t.layered, ino)
-	if err != nil {
-		return nil, err
-	}
-	t.del(contentKey(ino))
-	t.setAttrs(ino, nil)
-	if !keep {
-		return nil, nil
-	}
+	t.orphan(ino, n)
+	t.setAttrs(ino, n)
 	if in == nil {
-		in = &inode{ino: ino}
+		in = &inode{ino: ino, attrs: *n, logged: true}
 		t.lock(in)
 	}
 	t.after = append(t.after, func() {
-		if in.content == nil {
-			in.content = content
-		}
-		in.attrs, in.orphan, in.xattrs, in.stale = *n, true, xattrs, false
+		in.orphan = true
 		t.v.table[ino] = in
 	})
 	return in, nil

@@ -21,7 +21,7 @@ func (v *Volume) Readdir(ctx context.Context, ino Ino, cookie uint64, plus bool,
 	}
 	dots := func() (parent Ino, err error) {
 		err = v.view(ctx, func(r *layered) error {
-			if in := v.table[ino]; in != nil && in.orphan {
+			if in := v.table[ino]; in != nil && (in.orphan || in.cutOff) {
 				parent = ino
 				return nil
 			}

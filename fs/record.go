@@ -17,6 +17,7 @@ const (
 	keyLink    = 0x04
 	keyContent = 0x05
 	keyTarget  = 0x06 // parts of a long target of a symbolic link
+	keyOrphan  = 0x10 // of inode 0: inodes that have no name but are still in use
 )
 
 func key(ino Ino, kind byte, room int) []byte {
@@ -28,6 +29,10 @@ func key(ino Ino, kind byte, room int) []byte {
 
 func inodeKey(ino Ino) string   { return string(key(ino, keyInode, 0)) }
 func contentKey(ino Ino) string { return string(key(ino, keyContent, 0)) }
+
+func orphanKey(ino Ino) string {
+	return string(binary.BigEndian.AppendUint64(key(0, keyOrphan, 8), uint64(ino)))
+}
 
 func entryKey(parent Ino, cookie uint64, name []byte) string {
 	k := key(parent, keyEntry, 8+len(name))

@@ -122,7 +122,7 @@ func (t *tx) commit() error {
 	for _, s := range t.attrs_ {
 		if s.a == nil {
 			t.del(inodeKey(s.ino))
-		} else if in := t.v.table[s.ino]; in == nil || !in.orphan || s.a.Nlink > 0 {
+		} else if in := t.v.table[s.ino]; in == nil || !in.cutOff {
 			t.put(&store.Entry{Key: []byte(inodeKey(s.ino)), Value: appendAttrs(nil, s.a)})
 		}
 	}

@@ -80,6 +80,9 @@ type Volume struct {
 	table   map[Ino]*inode
 	nextIno Ino // INVARIANT: below inoLimit, up to which numbers are reserved in the cache's state
 	limit   Ino
+	unused  []Ino // inodes without names that nobody uses any more: their records can go
+
+	orphansFound bool // those of the last mount are among unused; guarded by committer.mu
 
 	dirtyMu sync.Mutex // guards dirty; acquired last
 	dirty   map[*inode]struct{}

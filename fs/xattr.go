@@ -3,8 +3,6 @@ package fs
 import (
 	"context"
 	"encoding/binary"
-	"maps"
-	"slices"
 	"syscall"
 
 	"github.com/dedupfs/dedupfs/cache"
@@ -55,24 +53,14 @@ func (v *Volume) Getxattr(ctx context.Context, ino Ino, name string) ([]byte, er
 		return v.snapshots.getxattr(ctx, ino, name)
 	}
 	var e *store.Entry
-	var value []byte
 	err := v.view(ctx, func(r *layered) (err error) {
-		if in := v.table[ino]; in != nil && in.orphan {
-			in.mu.RLock()
-			defer in.mu.RUnlock()
-			var ok bool
-			if value, ok = in.xattrs[name]; !ok {
-				return errNoXattr
-			}
-			return nil
-		}
 		if e, err = r.get(ctx, xattrKey(ino, name)); err == nil && e == nil {
 			err = errNoXattr
 		}
 		return err
 	})
-	if err != nil || e == nil {
-		return value, err
+	if err != nil {
+		return nil, err
 	}
 	return v.xattrValue(ctx, e)
 }
@@ -83,12 +71,6 @@ func (v *Volume) Listxattr(ctx context.Context, ino Ino) (names []string, err er
 		return v.snapshots.listxattr(ctx, ino)
 	}
 	err = v.view(ctx, func(r *layered) error {
-		if in := v.table[ino]; in != nil && in.orphan {
-			in.mu.RLock()
-			defer in.mu.RUnlock()
-			names = slices.Sorted(maps.Keys(in.xattrs))
-			return nil
-		}
 		names, err = listXattrs(ctx, r, ino)
 		return err
 	})
@@ -126,7 +108,7 @@ func (v *Volume) Setxattr(ctx context.Context, ino Ino, name string, value []byt
 	if err != nil {
 		return err
 	}
-	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, n *attrs, exists bool) error {
+	return v.editXattr(ctx, ino, name, func(t *tx, n *attrs, exists bool) error {
 		switch {
 		case exists && flags == xattrCreate:
 			return syscall.EEXIST
@@ -137,19 +119,11 @@ func (v *Volume) Setxattr(ctx context.Context, ino Ino, name string, value []byt
 			if drop, err := checkACL(name, value, n); err != nil {
 				return err
 			} else if drop {
-				t.dropXattr(in, ino, name)
+				t.del(xattrKey(ino, name))
 				return nil
 			}
 		}
-		switch {
-		case in != nil:
-			if in.xattrs == nil {
-				in.xattrs = map[string][]byte{}
-			}
-			in.xattrs[name] = slices.Clone(value)
-		default:
-			t.put(e)
-		}
+		t.put(e)
 		return nil
 	})
 }
@@ -159,44 +133,30 @@ func (v *Volume) Removexattr(ctx context.Context, ino Ino, name string) error {
 	if isSnapshotIno(ino) {
 		return syscall.EROFS
 	}
-	return v.editXattr(ctx, ino, name, func(t *tx, in *inode, _ *attrs, exists bool) error {
+	return v.editXattr(ctx, ino, name, func(t *tx, _ *attrs, exists bool) error {
 		if !exists {
 			return errNoXattr
 		}
-		t.dropXattr(in, ino, name)
+		t.del(xattrKey(ino, name))
 		return nil
 	})
 }
 
-// dropXattr stages that an attribute goes; in is set only for an inode without a name.
-func (t *tx) dropXattr(in *inode, ino Ino, name string) {
-	if in != nil {
-		delete(in.xattrs, name)
-		return
-	}
-	t.del(xattrKey(ino, name))
-}
-
-// editXattr runs fn in a transaction that moves the ctime of ino; in is set only for one without a name.
-func (v *Volume) editXattr(ctx context.Context, ino Ino, name string, fn func(t *tx, in *inode, n *attrs, exists bool) error) error {
+// editXattr runs fn in a transaction that moves the ctime of ino.
+func (v *Volume) editXattr(ctx context.Context, ino Ino, name string, fn func(t *tx, n *attrs, exists bool) error) error {
 	return v.update(ctx, func(t *tx) error {
 		n, err := t.attrs(ino)
 		if err != nil {
 			return err
 		}
-		in := v.table[ino]
-		exists := false
-		if in != nil && in.orphan {
-			_, exists = in.xattrs[name]
-		} else {
-			in = nil
-			e, err := t.get(t.ctx, xattrKey(ino, name))
-			if err != nil {
-				return err
-			}
-			exists = e != nil
+		if in := v.table[ino]; in != nil && in.cutOff {
+			return syscall.ESTALE
 		}
-		if err := fn(t, in, n, exists); err != nil {
+		e, err := t.get(t.ctx, xattrKey(ino, name))
+		if err != nil {
+			return err
+		}
+		if err := fn(t, n, e != nil); err != nil {
 			return err
 		}
 		n.Ctime = t.now
