@@ -255,14 +255,14 @@ func TestSizes(t *testing.T) {
 }
 
 func TestPadSize(t *testing.T) {
-	for wire, want := range map[int]int{0: 4096, 4096: 4096, 4097: 8192, 65536: 65536, 65537: 73728, 73729: 81920, 8 << 20: 8 << 20, 8<<20 + 1: 9 << 20} {
+	for wire, want := range map[int]int{0: 4096, 4096: 4096, 4097: 8192, 65536: 65536, 65537: 73728, 73729: 81920, 200_000: 200 << 10, 256<<10 + 1: 264 << 10, 512<<10 + 1: 528 << 10, 8 << 20: 8 << 20, 8<<20 + 1: 8448 << 10} {
 		if got := PadSize(wire); got != want {
 			t.Errorf("PadSize(%d) = %d, want %d", wire, got, want)
 		}
 	}
 	for wire := 1; wire < 80<<20; wire += 1 + wire/50 {
 		size := PadSize(wire)
-		if size < wire || size > 65536 && (size-wire)*8 > size {
+		if size < wire || size > 64<<10 && (size-wire)*8 > size || size > 256<<10 && (size-wire)*32 > size {
 			t.Fatalf("PadSize(%d) = %d", wire, size)
 		}
 		if PadSize(size) != size {

@@ -36,8 +36,9 @@ func PlainSize(wire int) (int, error) {
 }
 
 // PadSize returns the smallest length on the wire, in bytes, that a padded object of at least wire bytes may have.
-// Lengths are powers of two from MinWire to 64 KiB; above, between one power of two and the next there are eight, so
-// that at most 1/8 is padding. For each of them PlainSize is defined.
+// Lengths are powers of two from MinWire to 64 KiB and multiples of 8 KiB from there to 256 KiB; above, between one power
+// of two and the next there are 32. So at most 1/8 is padding above 64 KiB, and 1/32 above 256 KiB, and no step is so
+// small that a chunk could be counted by it. For each of them PlainSize is defined.
 func PadSize(wire int) int {
 	size := MinWire
 	for size < wire && size < SegmentSize {
@@ -49,6 +50,6 @@ func PadSize(wire int) int {
 	for size*2 < wire {
 		size *= 2
 	}
-	step := size / 8
+	step := max(8<<10, size/32)
 	return (wire + step - 1) / step * step
 }
