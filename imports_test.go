@@ -24,6 +24,8 @@ var below = map[string][]string{
 	"fs":                  {"cache", "store/tree", "store", "chunking", "remote"},
 	"fs/fusefs":           {"fs", "store", "remote"},
 	"cmd/dedupfs":         {"fs/fusefs", "fs", "cache", "store", "remote"},
+	"bench/fs":            {},
+	"bench/store":         {"fs", "cache", "store", "remote"},
 	"e2e":                 {},
 }
 
