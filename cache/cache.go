@@ -516,7 +516,11 @@ func (c *Cache) retryFull(n int64, step func() error) error {
 // locks call it before them.
 func (c *Cache) Admit(ctx context.Context, n int64) error {
 	wait := c.space.patience(ctx)
-	for !c.space.take(n, n == 0) {
+	what := forData
+	if n == 0 {
+		what = forRecord
+	}
+	for !c.space.take(n, what) {
 		if wait() {
 			continue
 		}

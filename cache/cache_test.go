@@ -500,6 +500,33 @@ func TestWriterWaitsForSpace(t *testing.T) {
 	wg.Wait()
 }
 
+// TestCommitNeedsNoRoom makes a commit with chunks that lie nowhere in the log when writers have used up the budget: it is
+// what they wait for.
+func TestCommitNeedsNoRoom(t *testing.T) {
+	f := newFixture(t)
+	f.o.Size, f.o.Offline = 2<<20, time.Millisecond
+	f.open()
+	var err error
+	for err == nil {
+		if err = f.c.Admit(t.Context(), 8000); err == nil {
+			_, _, err = f.c.Log().Append(cache.FirstType, nil, randomBytes(f.rng, 8000))
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("filling the log: %v, want ENOSPC", err)
+	}
+	data := randomBytes(f.rng, 8000)
+	id := f.repo.ChunkID(data)
+	if _, err := f.c.AddChunk(t.Context(), id, data, nil); err != nil {
+		t.Fatalf("AddChunk: %v", err)
+	}
+	f.commit([]chunk{{store.Ref{ID: id, Kind: store.RefChunk}, data}}, "n")
+	f.publish()
+	if err := f.c.Admit(t.Context(), 1<<20); err != nil {
+		t.Errorf("Admit after the commit: %v", err)
+	}
+}
+
 // TestOneDownload has many readers of one multichunk.
 func TestOneDownload(t *testing.T) {
 	f := newFixture(t)

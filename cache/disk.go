@@ -118,7 +118,7 @@ func (d *disk) has(n store.Name) bool {
 // does not take it, is no error: it can be fetched again.
 func (d *disk) put(n store.Name, wire []byte) {
 	size := int64(len(wire))
-	if d.has(n) || !d.space.take(size, false) {
+	if d.has(n) || !d.space.take(size, forData) {
 		return
 	}
 	if err := d.write(n, wire); err != nil && !(isNoSpace(err) && d.space.evict(size) && d.write(n, wire) == nil) {

@@ -127,7 +127,7 @@ func (l *Log) append(typ byte, body, data []byte) (rec, dataPos Pos, err error) 
 	if err := l.repaired(); err != nil {
 		return 0, 0, fmt.Errorf("append to log: %w", err)
 	}
-	seg, err := l.room(markSize+recordSize(len(body), len(data)), len(data) == 0)
+	seg, err := l.room(markSize+recordSize(len(body), len(data)), claimOf(typ, data))
 	if err != nil {
 		return 0, 0, fmt.Errorf("append to log: %w", err)
 	}
@@ -148,6 +148,17 @@ func (l *Log) append(typ byte, body, data []byte) (rec, dataPos Pos, err error) 
 	dataPos = rec + Pos(headerSize+len(body))
 	l.appended(seg, next)
 	return rec, dataPos, nil
+}
+
+// claimOf returns what the space of a record is for.
+func claimOf(typ byte, data []byte) claim {
+	switch {
+	case typ == typeChunk:
+		return forCommit
+	case len(data) == 0:
+		return forRecord
+	}
+	return forData
 }
 
 // appendMark puts a mark in front of the next record if more has been synced
@@ -187,28 +198,28 @@ func (l *Log) appended(seg *segment, off int64) {
 }
 
 // room returns the segment that takes the next n bytes, which have disk space.
-// Small records may use the reserve. The caller holds appendMu.
-func (l *Log) room(n int64, small bool) (*segment, error) {
+// Only data leaves the reserve alone. The caller holds appendMu.
+func (l *Log) room(n int64, what claim) (*segment, error) {
 	seg := l.active
 	if seg == nil || seg.end+n > l.size && seg.end > segmentHeaderSize {
-		next, err := l.nextSegment(n, small)
+		next, err := l.nextSegment(n, what)
 		if err == nil {
 			return next, nil
 		}
-		if seg == nil || !small || seg.end+n > seg.alloc {
+		if seg == nil || what == forData || seg.end+n > seg.alloc {
 			return nil, err
 		}
 		return seg, nil
 	}
 	want := seg.end + n
-	if !small {
+	if what == forData {
 		want += l.reserve()
 	}
 	if want <= seg.alloc {
 		return seg, nil
 	}
-	err := l.grow(seg, want, small)
-	if err != nil && small && seg.end+n <= seg.alloc {
+	err := l.grow(seg, want, what)
+	if err != nil && what != forData && seg.end+n <= seg.alloc {
 		err = nil
 	}
 	return seg, err
@@ -221,7 +232,7 @@ func (l *Log) reserve() int64 { return min(256<<10, l.size/16) }
 func (l *Log) step() int64 { return max(l.size/16, 64<<10) }
 
 // nextSegment starts a segment with space for n bytes of records.
-func (l *Log) nextSegment(n int64, small bool) (*segment, error) {
+func (l *Log) nextSegment(n int64, what claim) (*segment, error) {
 	l.mu.Lock()
 	number, prev, synced := l.last+1, l.end, l.synced
 	l.mu.Unlock()
@@ -234,10 +245,10 @@ func (l *Log) nextSegment(n int64, small bool) (*segment, error) {
 		return nil, fmt.Errorf("start log segment %08x: %w", number, err)
 	}
 	want := segmentHeaderSize + n
-	if !small {
+	if what == forData {
 		want += l.reserve()
 	}
-	if err = l.grow(seg, want, small); err == nil {
+	if err = l.grow(seg, want, what); err == nil {
 		err = l.writeHeader(seg)
 	}
 	if err != nil {
@@ -300,11 +311,11 @@ func (l *Log) shrink(seg *segment) {
 }
 
 // grow reserves disk space of seg up to want bytes, rounded up if there is enough.
-func (l *Log) grow(seg *segment, want int64, small bool) error {
+func (l *Log) grow(seg *segment, want int64, what claim) error {
 	to := min((want+l.step()-1)/l.step()*l.step(), max(want, l.size))
-	if !l.space.take(to-seg.alloc, small) {
+	if !l.space.take(to-seg.alloc, what) {
 		to = want
-		if !l.space.take(to-seg.alloc, small) {
+		if !l.space.take(to-seg.alloc, what) {
 			return errNoSpace
 		}
 	}

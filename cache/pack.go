@@ -37,7 +37,7 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 		return false, fmt.Errorf("store chunk: %w", err)
 	}
 	if place.size() != int64(len(data)) {
-		if place, err = c.keepChunk(ctx, id, data); err != nil {
+		if place, err = c.keepChunk(id, data); err != nil {
 			return false, fmt.Errorf("keep chunk: %w", err)
 		}
 	}
@@ -47,14 +47,14 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 	return false, c.pack(id, data)
 }
 
-// keepChunk appends a chunk to the log.
-func (c *Cache) keepChunk(ctx context.Context, id store.ID, data []byte) (place Place, err error) {
-	err = c.WithRoom(ctx, int64(len(data)), func() error {
-		_, at, err := c.log.append(typeChunk, id[:], data)
-		place = Place{{Pos: at, Len: uint32(len(data))}}
-		return err
-	})
-	return place, err
+// keepChunk appends a chunk to the log. It waits for nobody: chunks are added to
+// make commits, and those are what others wait for when the budget is used up.
+func (c *Cache) keepChunk(id store.ID, data []byte) (Place, error) {
+	_, at, err := c.log.append(typeChunk, id[:], data)
+	if err != nil {
+		return nil, err
+	}
+	return Place{{Pos: at, Len: uint32(len(data))}}, nil
 }
 
 // stored reports whether a chunk is on the remote or on its way there.

@@ -87,24 +87,38 @@ func (s *space) freedChan() <-chan struct{} {
 // that files can be removed when it is full.
 func (s *space) reserve() int64 { return s.limit / 16 }
 
+// A claim says what space is for, and so how much of it there is.
+type claim uint8
+
+const (
+	forData   claim = iota // bytes of users: what the budget and the disk have beyond their reserves
+	forRecord              // records without data: the reserves too
+	forCommit              // what a commit cannot do without: as much as the disk has, for it is what gives space back
+)
+
 // take takes n bytes and reports whether there were as many, evicting what is
-// only cache. Small takers may use the reserve.
-func (s *space) take(n int64, small bool) bool {
+// only cache.
+func (s *space) take(n int64, what claim) bool {
 	limit := s.limit
-	if !small {
+	if what == forData {
 		limit -= s.reserve()
 	}
 	for {
 		used := s.used.Load()
-		if used+n <= limit && (small || !s.diskFull(n)) {
+		if used+n <= limit && (what != forData || !s.diskFull(n)) {
 			if s.used.CompareAndSwap(used, used+n) {
 				return true
 			}
 			continue
 		}
-		if freed, err := s.evictOne(); err != nil || freed == 0 {
-			return false
+		if freed, err := s.evictOne(); err == nil && freed > 0 {
+			continue
 		}
+		if what == forCommit {
+			s.used.Add(n)
+			return true
+		}
+		return false
 	}
 }
 

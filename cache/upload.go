@@ -247,7 +247,7 @@ func (c *Cache) enqueue(ctx context.Context, s *store.Sealed) (*upload, error) {
 			}
 			continue
 		}
-		if up.kind == store.KindData && c.space.take(up.size+spoolFooterSize, false) {
+		if up.kind == store.KindData && c.space.take(up.size+spoolFooterSize, forData) {
 			err := c.spool(up)
 			if err == nil {
 				return up, nil
