@@ -17,7 +17,7 @@ type Resolve func(key []byte, base, a, b *store.Entry) (*store.Entry, error)
 // The cost is that of the side with fewer changes: they are made as edits of the other side, whose nodes stay. So taking
 // in a small change costs little however much has changed here, and the other way round.
 func Merge3(ctx context.Context, base, a, b *Tree, resolve Resolve) (store.Ref, error) {
-	swap, err := fewer(ctx, base, a, b)
+	swap, err := Fewer(ctx, base, a, b)
 	if err != nil {
 		return store.Ref{}, err
 	}
@@ -29,8 +29,8 @@ func Merge3(ctx context.Context, base, a, b *Tree, resolve Resolve) (store.Ref, 
 	return merge(ctx, base, a, b, resolve)
 }
 
-// fewer reports whether a has fewer changes against base than b. It counts no further than the smaller number.
-func fewer(ctx context.Context, base, a, b *Tree) (bool, error) {
+// Fewer reports whether a has fewer changes against base than b. It counts no further than the smaller number.
+func Fewer(ctx context.Context, base, a, b *Tree) (bool, error) {
 	da, db := newDiffer(base, a), newDiffer(base, b)
 	for {
 		key, _, _, err := db.next(ctx)
