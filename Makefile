@@ -18,11 +18,11 @@ demo: ## install what is missing, build, mount a repository and put files in
 
 .PHONY: build
 build: ## the program with all storage backends, bin/dedupfs
-	$(GO) build -trimpath -o $(BIN)/dedupfs ./cmd/dedupfs
+	$(GO) build -o $(BIN)/dedupfs ./cmd/dedupfs
 
 .PHONY: build-slim
 build-slim: ## the same with a few backends, bin/dedupfs-slim
-	$(GO) build $(SLIM) -trimpath -o $(BIN)/dedupfs-slim ./cmd/dedupfs
+	$(GO) build $(SLIM) -o $(BIN)/dedupfs-slim ./cmd/dedupfs
 
 .PHONY: install
 install: build ## put the program and its manual pages under PREFIX, /usr/local by default

@@ -90,7 +90,7 @@ if [ ! -d "$demo/repository" ]; then
 	say "Creating a repository in $demo/repository"
 	dedupfs init "$demo/repository"
 fi
-if ! mountpoint -q "$mnt"; then
+if ! dedupfs status "$mnt" >/dev/null 2>&1; then
 	say "Mounting it at $mnt"
 	dedupfs mount -d "$demo/repository" "$mnt"
 fi
