@@ -170,8 +170,12 @@ func (f *fileView) readPiece(ctx context.Context, p []byte, pc piece) error {
 	return nil
 }
 
-// window is how far nextData and nextHole look in one step.
-const window = 1 << 30
+// nextData and nextHole look at a window of the file at a time, which doubles with each step: what is sought is mostly near,
+// or there is nothing for exabytes.
+const (
+	firstWindow = 1 << 20
+	lastWindow  = 1 << 60
+)
 
 // nextData returns the first byte at or after off that is not in a hole; the size if there is none.
 func (f *fileView) nextData(ctx context.Context, off int64) (int64, error) {
@@ -184,10 +188,10 @@ func (f *fileView) nextHole(ctx context.Context, off int64) (int64, error) {
 }
 
 func (f *fileView) next(ctx context.Context, off int64, data bool) (int64, error) {
-	for off < f.size {
+	for window := int64(firstWindow); off < f.size; window = min(2*window, lastWindow) {
 		hi := f.size
 		if len(f.layers) > 0 {
-			hi = min(f.size, off+window)
+			hi = off + min(window, f.size-off)
 		}
 		for _, pc := range f.resolve(off, hi) {
 			at, ok, err := f.nextIn(ctx, pc, data)

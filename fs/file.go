@@ -235,7 +235,9 @@ func (h *Handle) tryWrite(p []byte, off int64) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if h.append {
-		off = int64(in.attrs.Size)
+		if off = int64(in.attrs.Size); off > maxSize-int64(len(p)) {
+			return syscall.EFBIG
+		}
 	}
 	if err := v.logAttrs(in); err != nil {
 		return err

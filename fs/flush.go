@@ -149,7 +149,7 @@ func (fl *flusher) restart(lo, done int64) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if !ok || min(c.end(), fl.view.base.m.Length) < at || c.off < done || c.off+fl.reach <= lo && c.end() <= lo {
+		if !ok || min(c.end(), fl.view.base.m.Length) < at || c.off < done || c.off <= lo-fl.reach && c.end() <= lo {
 			break
 		}
 		at = c.off
@@ -207,11 +207,11 @@ func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, 
 	have := int64(0)          // bytes in the buffer that are not decided yet; they begin at at
 	var ends []int
 	for at = from; ; {
-		if want := at + int64(len(fl.buf)); more && limit < want {
+		if want := at + min(int64(len(fl.buf)), fl.view.size-at); more && limit < want {
 			if limit, err = fl.nextHole(limit, want); err != nil {
 				return 0, false, err
 			}
-			more = limit == want
+			more = limit == want && want < fl.view.size
 		}
 		fill := min(limit-at, int64(len(fl.buf)))
 		if err := fl.view.readAt(fl.ctx, fl.buf[have:fill], at+have); err != nil {

@@ -116,7 +116,7 @@ func parseAttrs(b []byte) (*attrs, error) {
 	}
 	copy(a.Changed[:], r.bytes(len(a.Changed)))
 	a.Target = r.bytes(int(min(r.uvarint(), 1<<16)))
-	if r.bad || len(r.b) != 0 || a.Size > 1<<62 {
+	if r.bad || len(r.b) != 0 || a.Size > maxSize {
 		return nil, errRecord
 	}
 	return a, nil
