@@ -1,6 +1,9 @@
 package seal
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 const (
 	// SegmentSize is the length in bytes of the plaintext of every segment but the last.
@@ -35,21 +38,15 @@ func PlainSize(wire int) (int, error) {
 	return plain, nil
 }
 
-// PadSize returns the smallest length on the wire, in bytes, that a padded object of at least wire bytes may have.
-// Lengths are powers of two from MinWire to 64 KiB and multiples of 8 KiB from there to 256 KiB; above, between one power
-// of two and the next there are 32. So at most 1/8 is padding above 64 KiB, and 1/32 above 256 KiB, and no step is so
-// small that a chunk could be counted by it. For each of them PlainSize is defined.
+// PadSize returns the smallest length on the wire, in bytes, that a padded object of at least wire bytes may have: MinWire,
+// the multiples of 8 KiB up to 256 KiB, and above 32 steps from each power of two to the next. These are steps no smaller
+// than those of Padmé (Nikitin et al. 2019, section 4), so an object's length tells O(log log length) bits. For each of
+// them PlainSize is defined.
 func PadSize(wire int) int {
-	size := MinWire
-	for size < wire && size < SegmentSize {
-		size *= 2
+	if wire <= MinWire {
+		return MinWire
 	}
-	if size >= wire {
-		return size
-	}
-	for size*2 < wire {
-		size *= 2
-	}
-	step := max(8<<10, size/32)
+	power := 1 << (bits.Len(uint(wire-1)) - 1) // the largest power of two below wire
+	step := max(8<<10, power/32)
 	return (wire + step - 1) / step * step
 }
