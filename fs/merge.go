@@ -106,13 +106,9 @@ func mergeOnto(ctx context.Context, sides [3]*tree.Tree, onto, from int, cookie 
 	for i, t := range sides {
 		m.states[i] = &layered{base: t}
 	}
-	var touched []Ino
-	err := tree.Diff(ctx, sides[mergeBase], sides[from], func(k []byte, _, _ *store.Entry) error {
-		ino, kind, _, ok := splitKey(string(k))
-		if ok && kind != keyEntry && (len(touched) == 0 || touched[len(touched)-1] != ino) {
-			touched = append(touched, ino)
-		}
-		return nil
+	touched := map[Ino]bool{}
+	err := tree.Diff(ctx, sides[mergeBase], sides[from], func(k []byte, before, after *store.Entry) error {
+		return touch(touched, string(k), before, after)
 	})
 	if err != nil {
 		return store.Ref{}, err
@@ -124,9 +120,29 @@ func mergeOnto(ctx context.Context, sides [3]*tree.Tree, onto, from int, cookie 
 	return sides[onto].Apply(ctx, slices.Values(edits))
 }
 
+// touch notes which inodes a changed record is about: its own, or for a directory entry those that it names.
+func touch(touched map[Ino]bool, k string, before, after *store.Entry) error {
+	ino, kind, _, ok := splitKey(k)
+	if ok && kind != keyEntry {
+		touched[ino] = true
+		return nil
+	}
+	for _, e := range []*store.Entry{before, after} {
+		if !ok || e == nil {
+			continue
+		}
+		ino, _, err := parseEntryValue(e.Value)
+		if err != nil {
+			return fmt.Errorf("entry %x: %w", k, err)
+		}
+		touched[ino] = true
+	}
+	return nil
+}
+
 // run merges what the side that is not edited has changed: the inodes touched.
-func (m *merger) run(ctx context.Context, touched []Ino) ([]tree.Edit, error) {
-	for _, ino := range touched {
+func (m *merger) run(ctx context.Context, touched map[Ino]bool) ([]tree.Edit, error) {
+	for ino := range touched {
 		if _, err := m.node(ctx, ino); err != nil {
 			return nil, err
 		}

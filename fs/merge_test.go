@@ -464,6 +464,10 @@ func (s *sim) merge(t testing.TB, base, first, second store.Ref) store.Ref {
 	}
 	s.fork(t, a, 90)
 	if a.ID != b.ID {
+		_ = tree.Diff(ctx, s.tree(a), s.tree(b), func(k []byte, ea, eb *store.Entry) error {
+			t.Logf("%x: %v against %v", k, ea, eb)
+			return nil
+		})
 		t.Fatalf("the result depends on which side is edited:\n%s\n%s", s.fork(t, a, 90).list(t), s.fork(t, b, 90).list(t))
 	}
 	return a
@@ -627,7 +631,7 @@ func TestConflictName(t *testing.T) {
 		{".profile", "H", ".profile (conflict H 1970-01-01 00.00.01)"},
 		{"a", "x/y (z)", "a (conflict x-y -z- 1970-01-01 00.00.01)"},
 		{"a (conflict G 2001-01-01 00.00.00 7).txt", "H", "a (conflict H 1970-01-01 00.00.01).txt"},
-		{long, "H", strings.Repeat("ä", 107) + " (conflict H 1970-01-01 00.00.01).jpeg"},
+		{long, "H", strings.Repeat("ä", 108) + " (conflict H 1970-01-01 00.00.01).jpeg"},
 	} {
 		got := conflictName(tc.name, tc.host, Timespec{Sec: 1}, 1)
 		if got != tc.want || len(got) > NameMax {

@@ -314,22 +314,21 @@ func (n *merged) mode() uint32 {
 // placeNames gives the names of a group their cookies: those that they have, or numbers in the order of the names if
 // two have one.
 func (m *merger) placeNames(ctx context.Context, g groupOf, want map[string]slot) error {
-	taken := map[uint64]bool{}
-	for _, state := range []int{mergeSecond, mergeFirst} {
-		have, err := m.group(ctx, state, g.dir, g.base)
-		if err != nil {
+	var have [3]map[string]slot
+	for i := range have {
+		var err error
+		if have[i], err = m.group(ctx, i, g.dir, g.base); err != nil {
 			return err
 		}
-		for name, s := range have {
-			if w, ok := want[name]; ok {
-				want[name] = slot{s.cookie, w.ino}
-			}
-		}
 	}
+	taken := map[uint64]bool{}
 	for name, s := range want {
-		s.cookie = cmp.Or(s.cookie, g.base)
-		want[name] = s
-		taken[s.cookie] = true
+		a, b := have[mergeFirst][name].cookie, have[mergeSecond][name].cookie
+		if a != 0 && b != 0 {
+			a = pick(have[mergeBase][name].cookie, a, b)
+		}
+		s.cookie = cmp.Or(a, b, g.base)
+		want[name], taken[s.cookie] = s, true
 	}
 	if len(taken) == len(want) {
 		return nil

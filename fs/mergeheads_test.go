@@ -1,0 +1,217 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand"
+	"os"
+	"testing"
+
+	"github.com/dedupfs/dedupfs/remote"
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// simGraph is all commits of all clients.
+type simGraph struct {
+	t       testing.TB
+	s       *sim // has the nodes
+	commits map[store.Head]*store.Commit
+	newest  map[store.ClientID]store.Seq
+	merges  int
+}
+
+func (g *simGraph) GetCommit(_ context.Context, h store.Head) (*store.Commit, error) {
+	if c := g.commits[h]; c != nil {
+		return c, nil
+	}
+	return nil, fmt.Errorf("%s: %w", h, remote.ErrNotExist)
+}
+
+// merge merges two states, and checks that nothing that is new on one side is missing.
+func (g *simGraph) merge(_ context.Context, base, first, second volumeState, _ func(store.ClientID) (string, error)) (volumeState, error) {
+	g.t.Helper()
+	root := g.s.merge(g.t, base.root, first.root, second.root)
+	have, was := g.contents(root), g.contents(base.root)
+	for _, side := range []volumeState{first, second} {
+		for data := range g.contents(side.root) {
+			if !was[data] && !have[data] {
+				g.t.Fatalf("content %q is lost", data)
+			}
+		}
+	}
+	return volumeState{root: root}, nil
+}
+
+func (g *simGraph) contents(root store.Ref) map[string]bool {
+	all := map[string]bool{"": true}
+	for _, n := range g.s.fork(g.t, root, 91).inodes {
+		all[n.data] = true
+	}
+	return all
+}
+
+// simClient is one client: where it stands, and what it shows.
+type simClient struct {
+	*sim
+	g        *simGraph
+	position history
+	state    volumeState
+}
+
+func (c *simClient) publish(state volumeState) {
+	c.g.newest[c.me]++
+	commit := &store.Commit{Client: c.me, Seq: c.g.newest[c.me], Root: state.root}
+	for _, h := range c.position.heads() {
+		if h.Client != c.me {
+			commit.Seen = append(commit.Seen, h)
+		}
+	}
+	c.g.commits[commit.Head()] = commit
+	c.position.add(commit.Head())
+	c.state = state
+}
+
+// edit does a few operations and publishes them.
+func (c *simClient) edit(r *rand.Rand) {
+	for range 1 + r.Intn(3) {
+		c.randomOp(r)
+	}
+	if r.Intn(5) == 0 {
+		c.now = r.Int63n(1 << 33) // the clock jumps
+	}
+	if root := c.commit(c.g.t); root.ID != c.state.root.ID {
+		c.publish(volumeState{root: root})
+	}
+}
+
+// poll sees the newest commits of others, or with stale older ones and not of all. It reports whether anything was new.
+func (c *simClient) poll(r *rand.Rand, stale bool) bool {
+	var heads []store.Head
+	for client, newest := range c.g.newest {
+		seq := newest
+		if stale {
+			seq = store.Seq(r.Int63n(int64(newest) + 1))
+		}
+		if seq > 0 {
+			heads = append(heads, store.Head{Client: client, Seq: seq})
+		}
+	}
+	red := reducer{c.g, c.g.merge}
+	out, err := red.follow(ctx, c.position, heads)
+	if err != nil {
+		c.g.t.Fatal(err)
+	}
+	if out == nil {
+		return false
+	}
+	c.position = maps.Clone(out.history)
+	c.state = out.state
+	c.checkout(c.g.t, c.state.root)
+	if out.head == nil {
+		c.g.merges++
+		c.publish(out.state)
+	}
+	return true
+}
+
+// TestMergeHistories lets three clients edit, publish and follow each other in random order. In the end all show the same,
+// after few rounds and few commits.
+func TestMergeHistories(t *testing.T) {
+	n := 2000
+	if os.Getenv("DEDUPFS_LONG") != "" {
+		n = 10_000
+	}
+	r := newRand(t)
+	maxRounds, maxCommits, merges := 0, 0, 0
+	for i := range n {
+		rounds, commits, g := mergeHistory(t, r, 3)
+		maxRounds, maxCommits, merges = max(maxRounds, rounds), max(maxCommits, commits), merges+g.merges
+		if t.Failed() {
+			t.Fatalf("history %d", i)
+		}
+	}
+	t.Logf("%d histories, %d merges; at most %d rounds and %d commits after the last edit", n, merges, maxRounds, maxCommits)
+	if merges < n {
+		t.Errorf("%d merges in %d histories: too few to show anything", merges, n)
+	}
+}
+
+// mergeHistory runs one history. In each of the rounds at its end every client looks once; the last one changes nothing.
+func mergeHistory(t *testing.T, r *rand.Rand, clients int) (rounds, commits int, g *simGraph) {
+	base, root := simStart(t)
+	g = &simGraph{t: t, s: base, commits: map[store.Head]*store.Commit{}, newest: map[store.ClientID]store.Seq{}}
+	var all []*simClient
+	for i := range clients {
+		c := &simClient{sim: base.fork(t, store.Ref{}, byte(i+1)), g: g, position: history{}}
+		c.inodes = newSim().inodes
+		all = append(all, c)
+	}
+	all[0].checkout(t, root)
+	all[0].publish(volumeState{root: root})
+	for range 4 + r.Intn(12) {
+		c := all[r.Intn(clients)]
+		if r.Intn(2) == 0 {
+			c.edit(r)
+		} else {
+			c.poll(r, r.Intn(2) == 0)
+		}
+	}
+	before := len(g.commits)
+	for again := true; again; rounds++ {
+		again = false
+		// All look before any of them publishes, which is the worst case, or one after the other.
+		if r.Intn(2) == 0 {
+			again = pollAtOnce(all, r)
+			continue
+		}
+		for _, i := range r.Perm(clients) {
+			again = all[i].poll(r, false) || again
+		}
+	}
+	for _, c := range all[1:] {
+		if !c.state.same(all[0].state) {
+			t.Errorf("two clients differ:\n%s\n%s", all[0].list(t), c.list(t))
+		}
+	}
+	checkBound(t, clients, rounds, len(g.commits)-before)
+	return rounds, len(g.commits) - before, g
+}
+
+// checkBound fails if agreeing took more than it may: one round in which everybody merges what all have published, one in
+// which everybody sees that all have come to the same, and one in which nothing is new.
+func checkBound(t *testing.T, clients, rounds, commits int) {
+	t.Helper()
+	if rounds > 3 || commits > clients {
+		t.Errorf("%d clients took %d rounds and %d commits to agree", clients, rounds, commits)
+	}
+}
+
+// pollAtOnce lets all clients see the same.
+func pollAtOnce(all []*simClient, r *rand.Rand) (any bool) {
+	g := all[0].g
+	seen := maps.Clone(g.newest)
+	for _, c := range all {
+		now := g.newest
+		g.newest = maps.Clone(seen)
+		any = c.poll(r, false) || any
+		for client, seq := range now {
+			g.newest[client] = max(g.newest[client], seq)
+		}
+	}
+	return any
+}
+
+// randomOp does one random operation.
+func (s *sim) randomOp(r *rand.Rand) {
+	paths := []string{"/f", "/d", "/d/f", "/d/e", "/d/e/f", "/q", "/q/f", "/other", "/q/one", "/d/in", "/f2", "/d3", "/q/x"}
+	p := paths[r.Intn(len(paths))]
+	switch r.Intn(4) {
+	case 0:
+		s.rename(p, paths[r.Intn(len(paths))])
+	case 1:
+		s.write(p, fmt.Sprintf("%s %d", s.me, r.Int()))
+	default:
+		simOps[r.Intn(len(simOps))].do(s, p)
+	}
+}
