@@ -527,6 +527,38 @@ func TestCommitNeedsNoRoom(t *testing.T) {
 	}
 }
 
+// TestFullSegment has the log's only segment take all the space there is. When nothing needs it any more it goes, although it
+// is the one that is written to.
+func TestFullSegment(t *testing.T) {
+	f := newFixture(t)
+	f.o.Size, f.o.Segment, f.o.Offline = 2<<20, 2<<20, time.Millisecond
+	f.open()
+	for round := range 3 {
+		var err error
+		for err == nil {
+			if err = f.c.Admit(t.Context(), 8000); err == nil {
+				_, _, err = f.c.Log().Append(cache.FirstType, nil, randomBytes(f.rng, 8000))
+			}
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("filling the log: %v, want ENOSPC", err)
+		}
+		data := randomBytes(f.rng, 100)
+		id := f.repo.ChunkID(data)
+		if _, err := f.c.AddChunk(t.Context(), id, data, nil); err != nil {
+			t.Fatalf("AddChunk: %v", err)
+		}
+		f.commit([]chunk{{store.Ref{ID: id, Kind: store.RefChunk}, data}}, string(rune('a'+round)))
+		f.publish()
+		if err := f.c.Admit(t.Context(), 1<<20); err != nil {
+			t.Fatalf("Admit after commit %d: %v", round, err)
+		}
+		if round == 1 {
+			f.reopen() // finds the end of a log whose last segment is gone
+		}
+	}
+}
+
 // TestOneDownload has many readers of one multichunk.
 func TestOneDownload(t *testing.T) {
 	f := newFixture(t)

@@ -219,6 +219,9 @@ func (l *Log) room(n int64, what claim) (*segment, error) {
 		return seg, nil
 	}
 	err := l.grow(seg, want, what)
+	if isNoSpace(err) && l.retire(seg) {
+		return l.nextSegment(n, what)
+	}
 	if err != nil && what != forData && seg.end+n <= seg.alloc {
 		err = nil
 	}
@@ -295,6 +298,22 @@ func (l *Log) activate(seg *segment) {
 		old.file.Truncate(old.end) // gives back what was reserved and not used
 		l.shrink(old)
 	}
+}
+
+// retire ends a segment that nothing needs although it is the active one, so that
+// its space can be given up. It reports whether it did. The caller holds appendMu.
+func (l *Log) retire(seg *segment) bool {
+	l.mu.Lock()
+	idle := l.removable(seg)
+	if idle {
+		l.active = nil
+	}
+	l.mu.Unlock()
+	if idle {
+		seg.file.Truncate(seg.end)
+		l.shrink(seg)
+	}
+	return idle
 }
 
 // shrink accounts for a segment that has been truncated to its end.
@@ -533,7 +552,7 @@ func (l *Log) setCut(pos Pos) {
 
 // removable reports whether nothing needs seg but as a cache.
 func (l *Log) removable(seg *segment) bool {
-	return seg != l.active && seg.live == 0 && makePos(seg.number, seg.end) <= min(l.cut, l.synced)
+	return seg.live == 0 && makePos(seg.number, seg.end) <= min(l.cut, l.synced)
 }
 
 // idle returns when the removable segment that has been unused for longest was
@@ -553,14 +572,27 @@ func (l *Log) idle() (at time.Time, remove func() (int64, error), ok bool) {
 	return oldest.used, func() (int64, error) { return l.remove(oldest) }, true
 }
 
-// remove removes a segment and returns the bytes that this has freed.
+// remove removes a segment and returns the bytes that this has freed. The active
+// one stays if somebody appends to it, perhaps the caller of this.
 func (l *Log) remove(seg *segment) (int64, error) {
 	l.mu.Lock()
-	if l.segments[seg.number] != seg || !l.removable(seg) {
+	active := seg == l.active
+	l.mu.Unlock()
+	if active {
+		if !l.appendMu.TryLock() {
+			return 0, nil
+		}
+		defer l.appendMu.Unlock()
+	}
+	l.mu.Lock()
+	if l.segments[seg.number] != seg || !l.removable(seg) || seg == l.active && !active {
 		l.mu.Unlock()
 		return 0, nil
 	}
 	delete(l.segments, seg.number)
+	if active {
+		l.active = nil
+	}
 	l.mu.Unlock()
 	seg.file.Close()
 	err := l.fsys.Remove(l.name(seg.number))
