@@ -12,7 +12,7 @@ import (
 const (
 	DefaultMultichunk  = 8 << 20 // bytes
 	DefaultGroup       = 512 << 10
-	DefaultCompression = "zstd"
+	DefaultCompression = "zstd-better"
 	DefaultSettleTime  = time.Hour
 )
 

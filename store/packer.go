@@ -15,7 +15,7 @@ import (
 //
 // Memory: one stream and one sealed object of Config.MultichunkSize, a table of less than twice that for the smallest
 // chunks (a hundredth for chunks of 8 KiB), a buffer of twice Config.GroupSize for each core and one more, and an encoder of
-// 2.5 MiB for each core. With 8 MiB and 512 KiB on two cores that is 25 MiB. What a sink keeps of a Sealed after it has
+// 5 MiB for each core. With 8 MiB and 512 KiB on two cores that is 30 MiB. What a sink keeps of a Sealed after it has
 // returned is the sink's.
 //
 // A Packer is safe for concurrent use. Once an error has been met, whoever caused it, every method returns it.

@@ -421,7 +421,7 @@ func TestPackerShowsNothing(t *testing.T) {
 func TestPackerMemory(t *testing.T) {
 	rng := newRand(t)
 	cfg := testConfig
-	cfg.MultichunkSize, cfg.GroupSize = 8<<20, 512<<10
+	cfg.MultichunkSize, cfg.GroupSize, cfg.Compression = DefaultMultichunk, DefaultGroup, DefaultCompression
 	r := newTestRepository(t, cfg)
 	chunk := append(randomBytes(rng, 6<<10), randomText(rng, 2<<10)...)
 	before, peak := live(), uint64(0)

@@ -50,7 +50,7 @@ func (a *app) initCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.Var(&o.multichunk, "multichunk-size", "size of the objects on the remote, 64K to 64M (default 8M)")
 	f.Var(&o.group, "group-size", "bytes that are compressed together, 4K to 4M (default 512K)")
-	f.StringVar(&o.compression, "compression", "zstd", "`METHOD`: zstd, zstd-fast, zstd-better, gzip, bzip2 or none")
+	f.StringVar(&o.compression, "compression", store.DefaultCompression, "`METHOD`: zstd, zstd-fast, zstd-better, gzip, bzip2 or none")
 	f.StringVar(&o.chunker, "chunker", "", "`NAME` of the way all files are cut, such as GFD-16, TTTD-4-Adler32 or Fixed-4;\n"+
 		"a wrong name lists them (default: by the kind of file)")
 	f.Var(&o.settle, "settle-time", "time until listings of the storage show all that was put (default 0 for local directories, else 1h)")
