@@ -543,12 +543,19 @@ func TestFullSegment(t *testing.T) {
 		if !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("filling the log: %v, want ENOSPC", err)
 		}
-		data := randomBytes(f.rng, 100)
+		cut, salt, data := f.c.Log().End(), string(rune('a'+round)), randomBytes(f.rng, 100)
 		id := f.repo.ChunkID(data)
-		if _, err := f.c.AddChunk(t.Context(), id, data, nil); err != nil {
+		if _, err := f.c.AddChunk(t.Context(), id, data, nil); err != nil { // goes to the log, behind the cut
 			t.Fatalf("AddChunk: %v", err)
 		}
-		f.commit([]chunk{{store.Ref{ID: id, Kind: store.RefChunk}, data}}, string(rune('a'+round)))
+		lc := f.c.NewLocalCommit()
+		root, err := save(t.Context(), lc, []chunk{{store.Ref{ID: id, Kind: store.RefChunk}, data}}, salt)
+		if err == nil {
+			err = lc.Finish(root, store.Ref{}, cut, []byte(salt))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 		f.publish()
 		if err := f.c.Admit(t.Context(), 1<<20); err != nil {
 			t.Fatalf("Admit after commit %d: %v", round, err)

@@ -294,6 +294,7 @@ func (lc *LocalCommit) end() {
 // When it returns nil, the state survives a crash. Meta is given back by
 // LastCommit. After an error the commit is discarded and nothing has changed.
 func (lc *LocalCommit) Finish(root, snapshots store.Ref, cut Pos, meta []byte) error {
+	cut = lc.c.log.cutAfter(cut)
 	// Bytes that the commit refers to have to last before it does.
 	if err := lc.c.log.Sync(lc.c.log.End()); err != nil {
 		lc.Discard()

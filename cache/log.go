@@ -75,6 +75,7 @@ type Log struct {
 	synced   Pos      // everything before it lasts
 	replayed Pos      // end of what was found when the log was opened
 	cut      Pos      // records before it are not replayed any more
+	newest   Pos      // the newest record that is replayed, or somewhere behind it
 	dirty    []*segment
 	flight   *flush
 	broken   error // of a failed sync, until its bytes have been written again
@@ -146,7 +147,7 @@ func (l *Log) append(typ byte, body, data []byte) (rec, dataPos Pos, err error) 
 		return 0, 0, fmt.Errorf("append to log segment %08x: %w", seg.number, err)
 	}
 	dataPos = rec + Pos(headerSize+len(body))
-	l.appended(seg, next)
+	l.appended(seg, next, rec, typ)
 	return rec, dataPos, nil
 }
 
@@ -176,9 +177,12 @@ func (l *Log) appendMark(b []byte, seg *segment) []byte {
 	return append(b, body...)
 }
 
-// appended makes the bytes up to off of seg part of the log.
-func (l *Log) appended(seg *segment, off int64) {
+// appended makes the bytes up to off of seg, with a record at rec, part of the log.
+func (l *Log) appended(seg *segment, off int64, rec Pos, typ byte) {
 	l.mu.Lock()
+	if typ >= FirstType {
+		l.newest = rec
+	}
 	seg.end = off
 	seg.used = l.now()
 	l.end = makePos(seg.number, off)
@@ -540,6 +544,18 @@ func (l *Log) hold(pos Pos, n int64) bool {
 		panic(fmt.Sprintf("cache: log segment %08x released more often than retained", seg.number))
 	}
 	return l.removable(seg)
+}
+
+// cutAfter moves a cut behind the records that the cache itself has appended since.
+// Without that they would keep the segment, and a log that nobody else appends to
+// because it is full would stay full.
+func (l *Log) cutAfter(cut Pos) Pos {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.newest >= cut {
+		return cut
+	}
+	return l.end
 }
 
 // setCut says that records before pos are not replayed any more.

@@ -111,6 +111,7 @@ func (l *Log) recover() error {
 		}
 	}
 	l.end, l.replayed, l.synced, l.written = end, end, end, end
+	l.newest = max(end, 1) - 1
 	return nil
 }
 
