@@ -48,6 +48,10 @@ fuzz: ## every fuzz target for FUZZTIME, 10s by default
 bench: ## the benchmarks of all packages
 	$(GO) test $(SLIM) -run '^$$' -bench . -benchtime 1s ./...
 
+.PHONY: bench-store
+bench-store: ## what all versions of the data sets in DATA take on the remote
+	bench/store/run $(DATA)
+
 .PHONY: fmt
 fmt: ## format the source
 	gofmt -w $$(git ls-files '*.go')
