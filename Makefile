@@ -44,8 +44,16 @@ fuzz: ## every fuzz target for FUZZTIME, 10s by default
 		$(GO) test $(SLIM) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir" || exit 1; \
 	done
 
+.PHONY: bench-chunking
+bench-chunking: ## our chunkers beside the best libraries, in one process: bench-chunking.json
+	cd bench/chunking && $(GO) run . -o ../../bench-chunking.json
+
 .PHONY: bench
-bench: ## the benchmarks of all packages
+bench: ## a mount beside the native file system and FUSE's own loopback (root, a quiet machine)
+	bench/fs/run
+
+.PHONY: bench-go
+bench-go: ## the benchmarks of all packages
 	$(GO) test $(SLIM) -run '^$$' -bench . -benchtime 1s ./...
 
 .PHONY: bench-store
