@@ -120,16 +120,21 @@ func treeBytes(t *testing.T, root string) int64 {
 // changeALine changes one line of one source file below root.
 func changeALine(t *testing.T, root string) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(root, "*.go"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no source file in %s: %v", root, err)
-	}
-	b, err := os.ReadFile(files[0])
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		changed := strings.Replace(string(b), "\n", " // changed\n", 1)
+		if err := os.WriteFile(path, []byte(changed), 0o644); err != nil {
+			return err
+		}
+		return filepath.SkipAll
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	changed := strings.Replace(string(b), "\n", "\n// changed\n", 1)
-	if err := os.WriteFile(files[0], []byte(changed), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

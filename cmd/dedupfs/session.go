@@ -42,8 +42,8 @@ type session struct {
 
 // umountRequest asks the session to end. What becomes of it is sent to done.
 type umountRequest struct {
-	wait   bool // until all is on the remote
-	report func(progress)
+	wait   bool           // until all is on the remote
+	report func(progress) // how far that is
 	done   chan error
 }
 
@@ -208,12 +208,25 @@ func (s *session) drainAndEnd(ctx context.Context, signals <-chan os.Signal) err
 	return errors.Join(err, s.end(context.WithoutCancel(ctx), nil))
 }
 
-// upload returns when all that was written is on the remote.
+// upload returns when all that was written is on the remote. How far it is shows
+// in what is left, as the background uploads too.
 func (s *session) upload(ctx context.Context, report func(progress)) error {
-	if report == nil {
-		report = func(progress) {}
+	done := make(chan error, 1)
+	go func() { done <- s.volume.Sync(ctx, nil) }()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	var total int64
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-tick.C:
+			st := s.volume.Status(ctx)
+			left := st.StagedBytes + st.PendingBytes
+			total = max(total, left)
+			report(progress{"uploading", total - left, total})
+		}
 	}
-	return s.volume.Sync(ctx, func(p fs.Progress) { report(progress{"uploading", p.Done, p.Total}) })
 }
 
 // end closes everything, then calls answer, if there is one, with what came of
