@@ -18,6 +18,38 @@ const (
 // socketXattr names the control socket of the mount, on its root only.
 const socketXattr = "user.dedupfs.socket"
 
+// stateXattr says of a file where its newest content is safe. It is computed, and not listed, so that nobody copies it.
+const stateXattr = "user.dedupfs.state"
+
+// contentState returns "dirty" for a file that has changed since the last local commit, "local" while the newest local commit
+// is on this machine only, and "remote" else.
+func (v *Volume) contentState(ctx context.Context, ino Ino) (state []byte, err error) {
+	err = v.view(ctx, func(r *layered) error {
+		in := v.table[ino]
+		if in != nil {
+			in.mu.RLock()
+			defer in.mu.RUnlock()
+		}
+		dirty := in != nil && len(in.layers()) > 0
+		for _, o := range r.over {
+			for _, k := range []string{inodeKey(ino), contentKey(ino)} {
+				_, changed := o.get(k)
+				dirty = dirty || changed
+			}
+		}
+		switch {
+		case dirty:
+			state = []byte("dirty")
+		case v.commits.unstable.Load():
+			state = []byte("local")
+		default:
+			state = []byte("remote")
+		}
+		return nil
+	})
+	return state, err
+}
+
 // xattrValue returns the value that a record stands for.
 func (v *Volume) xattrValue(ctx context.Context, e *store.Entry) ([]byte, error) {
 	if len(e.Value) == 0 {
@@ -51,6 +83,9 @@ func (v *Volume) Getxattr(ctx context.Context, ino Ino, name string) ([]byte, er
 	}
 	if isSnapshotIno(ino) {
 		return v.snapshots.getxattr(ctx, ino, name)
+	}
+	if name == stateXattr {
+		return v.contentState(ctx, ino)
 	}
 	var e *store.Entry
 	err := v.view(ctx, func(r *layered) (err error) {
@@ -97,7 +132,7 @@ func (v *Volume) Setxattr(ctx context.Context, ino Ino, name string, value []byt
 	switch {
 	case isSnapshotIno(ino):
 		return syscall.EROFS
-	case ino == Root && name == socketXattr:
+	case ino == Root && name == socketXattr, name == stateXattr:
 		return syscall.EPERM
 	case name == "" || len(name) > NameMax:
 		return syscall.ERANGE
