@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dedupfs/dedupfs/fs/fusefs"
 )
 
 // socketXattr of the root of a mount holds the path of its control socket.
@@ -96,7 +98,7 @@ func theMount(args []string) (*mounted, error) {
 // allMounts returns the running mounts on this machine that this user can talk to.
 func allMounts() []*mounted {
 	var all []*mounted
-	for _, dir := range mountPoints() {
+	for _, dir := range fusefs.MountPoints() {
 		if socket, err := socketOf(dir); err == nil {
 			all = append(all, newMounted(dir, socket))
 		}

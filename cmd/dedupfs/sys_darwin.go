@@ -1,45 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"runtime"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// mountPoints returns where FUSE file systems are mounted; which of them are
-// ours shows when they are asked for their socket.
-func mountPoints() []string {
-	n, err := unix.Getfsstat(nil, unix.MNT_NOWAIT)
-	if err != nil {
-		return nil
-	}
-	stats := make([]unix.Statfs_t, n+8)
-	if n, err = unix.Getfsstat(stats, unix.MNT_NOWAIT); err != nil {
-		return nil
-	}
-	var dirs []string
-	for _, st := range stats[:n] {
-		if strings.Contains(cString(st.Fstypename[:]), "fuse") {
-			dirs = append(dirs, cString(st.Mntonname[:]))
-		}
-	}
-	return dirs
-}
-
-func cString(b []byte) string {
-	text, _, _ := bytes.Cut(b, []byte{0})
-	return string(text)
-}
-
 // syncMount makes the kernel hand over what it still holds: pages written
 // through mmap, which the daemon has not seen yet. There is no syncfs(2) here.
 func syncMount(string) error { return unix.Sync() }
-
-// detach unmounts dir even while it is busy or its process is gone.
-func detach(dir string) error { return unix.Unmount(dir, unix.MNT_FORCE) }
 
 // dup2 makes newfd a copy of oldfd.
 func dup2(oldfd, newfd int) error { return unix.Dup2(oldfd, newfd) }

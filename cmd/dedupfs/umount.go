@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/dedupfs/dedupfs/fs/fusefs"
 )
 
 func (a *app) umountCommand() *cobra.Command {
@@ -33,7 +36,7 @@ func (a *app) umountCommand() *cobra.Command {
 func (a *app) umount(ctx context.Context, args []string, o umountOptions) error {
 	m, err := theMount(args)
 	if errors.Is(err, errDeadMount) {
-		if err := detach(args[0]); err != nil {
+		if !fusefs.ClearDead(deadDir(args[0]), a.log) {
 			return err
 		}
 		a.say("cleared the mount of a process that has died")
@@ -46,6 +49,20 @@ func (a *app) umount(ctx context.Context, args []string, o umountOptions) error 
 		return err
 	}
 	return a.callWithBar(ctx, m, "POST", "/umount", o, nil)
+}
+
+// deadDir returns the mount point that dir names, as mountinfo has it. Links on
+// the way are followed; the dead mount itself cannot be looked at.
+func deadDir(dir string) string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return dir
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(abs))
+	if err != nil {
+		return abs
+	}
+	return filepath.Join(parent, filepath.Base(abs))
 }
 
 // callWithBar sends a request that may take long, and shows how far it is.

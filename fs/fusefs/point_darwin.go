@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -32,8 +33,27 @@ func mountPoint(_ context.Context, dir string, _ *slog.Logger) (string, error) {
 	return real, err
 }
 
-// clearDead has nothing to do: see mountPoint.
-func clearDead(string, *slog.Logger) bool { return false }
+// ClearDead has nothing to do: see mountPoint.
+func ClearDead(string, *slog.Logger) bool { return false }
+
+// MountPoints returns where FUSE file systems are mounted; which of them are ours shows when they are asked.
+func MountPoints() []string {
+	n, err := unix.Getfsstat(nil, unix.MNT_NOWAIT)
+	if err != nil {
+		return nil
+	}
+	stats := make([]unix.Statfs_t, n+8) // room for what is mounted meanwhile
+	if n, err = unix.Getfsstat(stats, unix.MNT_NOWAIT); err != nil {
+		return nil
+	}
+	var dirs []string
+	for _, st := range stats[:n] {
+		if strings.Contains(unix.ByteSliceToString(st.Fstypename[:]), "fuse") {
+			dirs = append(dirs, unix.ByteSliceToString(st.Mntonname[:]))
+		}
+	}
+	return dirs
+}
 
 // unmount takes the mount on top of dir away.
 func unmount(dir string) error { return unix.Unmount(dir, 0) }

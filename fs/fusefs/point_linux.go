@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -27,7 +28,7 @@ func mountPoint(ctx context.Context, dir string, log *slog.Logger) (string, erro
 	for range 16 {
 		real, err := lookAt(ctx, dir)
 		switch kind, mounted := topMount(real); {
-		case errors.Is(err, syscall.ENOTCONN) && !clearDead(real, log):
+		case errors.Is(err, syscall.ENOTCONN) && !ClearDead(real, log):
 			return "", fmt.Errorf("%s is a mount of another program, whose process is gone; unmount it first: %w", dir, err)
 		case errors.Is(err, syscall.ENOTCONN):
 		case err != nil:
@@ -97,8 +98,8 @@ func alive(dir string) error {
 	return nil
 }
 
-// clearDead takes away the mount on top of dir if it is one of ours whose process is gone, and reports whether it has.
-func clearDead(dir string, log *slog.Logger) bool {
+// ClearDead takes away the mount on top of dir if it is one of ours whose process is gone, and reports whether it has.
+func ClearDead(dir string, log *slog.Logger) bool {
 	if kind, mounted := topMount(dir); !mounted || kind != "fuse."+fsType || alive(dir) != unix.ENOTCONN {
 		return false
 	}
@@ -112,22 +113,52 @@ func clearDead(dir string, log *slog.Logger) bool {
 
 // topMount returns the type of the file system that is mounted last at dir.
 func topMount(dir string) (kind string, mounted bool) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return "", false
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		// ID PARENT MAJ:MIN ROOT DIR OPTIONS [TAG...] - TYPE SOURCE OPTIONS
-		mount, system, found := strings.Cut(lines.Text(), " - ")
-		if fields := strings.Fields(mount); found && len(fields) > 4 && unescape(fields[4]) == dir {
-			kind, _, _ = strings.Cut(system, " ")
-			mounted = true
+	for at, k := range allMounts() {
+		if at == dir {
+			kind, mounted = k, true
 		}
 	}
 	return kind, mounted
+}
+
+// MountPoints returns where file systems of ours are mounted, alive or dead.
+func MountPoints() []string {
+	var dirs []string
+	for dir, kind := range allMounts() {
+		if kind == "fuse."+fsType {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// allMounts yields directory and type of all mounts that this process sees, those on top last.
+func allMounts() iter.Seq2[string, string] {
+	return func(yield func(dir, kind string) bool) {
+		f, err := os.Open("/proc/self/mountinfo")
+		if err != nil {
+			return
+		}
+		defer f.Close()
+		lines := bufio.NewScanner(f)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			if dir, kind, ok := parseMount(lines.Text()); ok && !yield(dir, kind) {
+				return
+			}
+		}
+	}
+}
+
+// parseMount takes a line of mountinfo apart: ID PARENT MAJ:MIN ROOT DIR OPTIONS [TAG...] - TYPE SOURCE OPTIONS.
+func parseMount(line string) (dir, kind string, ok bool) {
+	mount, system, found := strings.Cut(line, " - ")
+	fields := strings.Fields(mount)
+	if !found || len(fields) < 5 {
+		return "", "", false
+	}
+	kind, _, _ = strings.Cut(system, " ")
+	return unescape(fields[4]), kind, true
 }
 
 // unescape undoes how the kernel writes spaces and the like in paths: \ooo.

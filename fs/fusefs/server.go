@@ -99,7 +99,7 @@ func Mount[H Handle](ctx context.Context, v Volume[H], dir string, o *Options) (
 	r := newRaw(v, o)
 	server, err := fuse.NewServer(r, dir, fuseOptions)
 	if err != nil {
-		clearDead(dir, o.Log)
+		ClearDead(dir, o.Log)
 		return nil, mountError(dir, err)
 	}
 	s := &Server{fuse: server, dir: dir, done: make(chan struct{})}
