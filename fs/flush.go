@@ -205,18 +205,20 @@ func (fl *flusher) recut(from, hi int64, later []span) (int64, error) {
 func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, stopped bool, err error) {
 	limit, more := from, true // up to limit it is known to be data; more says that it may go on behind it
 	have := int64(0)          // bytes in the buffer that are not decided yet; they begin at at
+	step := 2 * fl.reach      // bytes to have in the buffer: few at first, because most changes are small
 	var ends []int
-	for at = from; ; {
-		if want := at + min(int64(len(fl.buf)), fl.view.size-at); more && limit < want {
+	for at = from; ; step = min(2*step, int64(len(fl.buf))) {
+		if want := at + min(step, fl.view.size-at); more && limit < want {
 			if limit, err = fl.nextHole(limit, want); err != nil {
 				return 0, false, err
 			}
 			more = limit == want && want < fl.view.size
 		}
-		fill := min(limit-at, int64(len(fl.buf)))
+		fill := min(limit-at, step)
 		if err := fl.view.readAt(fl.ctx, fl.buf[have:fill], at+have); err != nil {
 			return 0, false, err
 		}
+		fl.v.cutBytes.Add(max(fill-have, 0))
 		ends = fl.cut.Ends(ends[:0], fl.buf[:fill], !more)
 		start := 0
 		for _, end := range ends {

@@ -87,9 +87,10 @@ type Volume struct {
 	dirtyMu sync.Mutex // guards dirty; acquired last
 	dirty   map[*inode]struct{}
 
-	lookups lookupCounts
-	staged  atomic.Int64 // bytes written since the last cut
-	notify  atomic.Pointer[Notifier]
+	lookups  lookupCounts
+	staged   atomic.Int64 // bytes written since the last cut
+	cutBytes atomic.Int64 // bytes read to be cut into chunks, ever
+	notify   atomic.Pointer[Notifier]
 
 	socketPath atomic.Pointer[string]
 
