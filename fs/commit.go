@@ -373,18 +373,22 @@ type Progress struct {
 
 // Sync makes everything so far durable on the remote, and looks for what other clients have published.
 func (v *Volume) Sync(ctx context.Context, progress func(Progress)) error {
-	if !v.opt.ReadOnly {
-		if err := v.commits.commit(ctx, nil); err != nil {
-			return err
-		}
-		if err := v.commits.publishAll(ctx, progress); err != nil {
-			return err
-		}
+	if err := v.syncOwn(ctx, progress); err != nil {
+		return err
 	}
-	if v.follower != nil {
-		return v.follower.poll(ctx)
+	return v.follower.poll(ctx, true)
+}
+
+// syncOwn makes everything so far durable on the remote. Unlike Sync it does not touch the kernel's caches, so that a
+// request may wait for it.
+func (v *Volume) syncOwn(ctx context.Context, progress func(Progress)) error {
+	if v.opt.ReadOnly {
+		return nil
 	}
-	return nil
+	if err := v.commits.commit(ctx, nil); err != nil {
+		return err
+	}
+	return v.commits.publishAll(ctx, progress)
 }
 
 // publishAll brings the newest local commit to the remote. It returns when it is there.

@@ -310,7 +310,7 @@ func (v *Volume) Fsyncdir(ctx context.Context, ino Ino) error { return v.fsync(c
 
 func (v *Volume) fsync(ctx context.Context) error {
 	if v.opt.RemoteFsync {
-		return v.Sync(ctx, nil)
+		return v.syncOwn(ctx, nil)
 	}
 	return v.log.Sync(v.log.End())
 }

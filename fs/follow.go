@@ -12,16 +12,16 @@ import (
 	"github.com/dedupfs/dedupfs/store/tree"
 )
 
-// follower looks for what other clients have published. Until two histories can be merged, it takes over another client's
-// state only when this client has no changes that the other has not seen; otherwise it stays, and says that it has
-// diverged.
+// follower looks for what other clients have published, and brings this client to the state that follows from all heads:
+// to another client's where that has everything, to a merged one, which it publishes, where both have changed something.
 type follower struct {
 	v *Volume
 
-	pollMu sync.Mutex // held by who polls
+	pollMu sync.Mutex // held by who polls; acquired before the committer's locks
+	full   time.Time  // when last all clients were looked for, not only the known ones; guarded by pollMu
 
 	mu       sync.Mutex // guards what follows
-	diverged bool
+	behind   bool
 	heads    []store.Head // of all clients, as last seen
 	lastPoll time.Time
 	lastErr  error
@@ -55,32 +55,68 @@ func (f *follower) loop(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := f.poll(ctx); err != nil && ctx.Err() == nil {
+		if err := f.tick(ctx); err != nil && ctx.Err() == nil {
 			f.v.opt.Logger.Warn("looking for other clients' commits failed", "err", err)
 		}
 	}
 }
 
-// poll looks at the heads of all clients, and takes over the newest state if that loses nothing.
-func (f *follower) poll(ctx context.Context) error {
+// fullPoll is how often a mount looks for clients that it has never seen. The known ones cost one listing each.
+const fullPoll = time.Minute
+
+// tick looks at the heads of the clients that are known, and now and then of all.
+func (f *follower) tick(ctx context.Context) error {
 	f.pollMu.Lock()
 	defer f.pollMu.Unlock()
-	heads, err := f.v.pollHeads(ctx)
+	return f.look(ctx, time.Since(f.full) >= fullPoll, true)
+}
+
+// poll looks at the heads of all clients and goes where they lead. With own, changes of this client are published
+// first if that is needed; without, it goes only where nothing here is in the way.
+func (f *follower) poll(ctx context.Context, own bool) error {
+	f.pollMu.Lock()
+	defer f.pollMu.Unlock()
+	return f.look(ctx, true, own)
+}
+
+// look is poll with pollMu held.
+func (f *follower) look(ctx context.Context, all, own bool) error {
+	heads, err := f.v.pollHeads(ctx, all)
+	usable := err == nil || tolerable(err)
 	f.mu.Lock()
 	f.lastPoll, f.lastErr = time.Now(), err
-	if err == nil {
+	if usable {
 		f.heads = heads
 	}
 	f.mu.Unlock()
-	if err != nil {
+	if !usable {
 		return err
 	}
-	return f.follow(ctx, heads)
+	if all {
+		f.full = time.Now()
+	}
+	if err != nil {
+		f.v.opt.Logger.Error("some of what is on the remote cannot be used", "err", err)
+	}
+	if errors.Is(err, store.ErrRollback) && !f.v.opt.ReadOnly {
+		return errors.Join(err, f.follow(ctx, heads, own))
+	}
+	return f.follow(ctx, heads, own)
 }
 
-// pollHeads asks the repository and keeps what has been accepted. A history that was rolled back or forked is an error
-// for who writes; a reader is told and goes on with what there is.
-func (v *Volume) pollHeads(ctx context.Context) ([]store.Head, error) {
+// tolerable reports whether err says only that some objects are damaged, or some histories are not what they were: then
+// the heads that came with it are good.
+func tolerable(err error) bool {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return !slices.ContainsFunc(joined.Unwrap(), func(e error) bool { return !tolerable(e) })
+	}
+	var damaged *store.ObjectError
+	return errors.As(err, &damaged) || errors.Is(err, store.ErrRollback)
+}
+
+// pollHeads asks the repository for the heads of all clients, or of those that are known, and keeps what has been
+// accepted. Heads that come with a tolerable error are good.
+func (v *Volume) pollHeads(ctx context.Context, all bool) ([]store.Head, error) {
 	st := v.ca.State()
 	var trust store.Trust
 	if len(st.Trust) > 0 {
@@ -88,18 +124,21 @@ func (v *Volume) pollHeads(ctx context.Context) ([]store.Head, error) {
 			return nil, err
 		}
 	}
-	heads, err := v.repo.Poll(ctx, &trust)
-	v.follower.noteHistory(err)
-	if err != nil && v.opt.ReadOnly && errors.Is(err, store.ErrRollback) {
-		v.opt.Logger.Error("the remote shows less than was seen before", "err", err)
-		err = nil
+	poll := v.repo.PollKnown
+	if all {
+		poll = v.repo.Poll
 	}
-	if err != nil {
+	heads, err := poll(ctx, &trust)
+	v.follower.noteHistory(err)
+	if err != nil && !tolerable(err) {
 		return nil, err
 	}
-	after, err := trust.MarshalBinary()
-	if err == nil && !slices.Equal(st.Trust, after) {
-		err = v.ca.UpdateState(func(s *State) { s.Trust = after })
+	after, merr := trust.MarshalBinary()
+	if merr == nil && !slices.Equal(st.Trust, after) {
+		merr = v.ca.UpdateState(func(s *State) { s.Trust = after })
+	}
+	if merr != nil {
+		return nil, merr
 	}
 	return heads, err
 }
@@ -116,126 +155,157 @@ func (f *follower) noteHistory(err error) {
 	}
 }
 
-// follow moves to the newest state that contains everything this client has.
-func (f *follower) follow(ctx context.Context, heads []store.Head) error {
-	v := f.v
-	maximal, err := v.repo.MaximalHeads(ctx, heads)
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(maximal, func(a, b store.Head) int { return slices.Compare(a.Client[:], b.Client[:]) })
-	st := v.ca.State()
-	others := 0
-	for _, h := range maximal {
-		if h == st.BaseHead {
-			continue
+// followTries is how often following begins again because something here has changed meanwhile.
+const followTries = 5
+
+// follow goes to the state that follows from heads and from what this client has.
+func (f *follower) follow(ctx context.Context, heads []store.Head, own bool) error {
+	own = own && !f.v.opt.ReadOnly
+	done := false
+	for range followTries {
+		if done = !f.v.behind(heads); done {
+			break
 		}
-		others++
-		c, err := v.repo.GetCommit(ctx, h)
+		if own { // changes made here become a head like all others
+			if err := f.v.commits.commit(ctx, nil); err != nil {
+				return err
+			}
+			if err := f.v.commits.publishAll(ctx, nil); err != nil {
+				return err
+			}
+		}
+		sw, err := f.v.goTo(ctx, heads, own)
+		if sw != nil {
+			sw.tellKernel() // without a lock that a request may wait for
+		}
 		if err != nil {
 			return err
 		}
-		if !contains(c, st.BaseHead) {
-			continue
-		}
-		adopted, err := v.adopt(ctx, c)
-		if err != nil {
-			return fmt.Errorf("take over %s: %w", h, err)
-		}
-		if adopted {
-			others--
+		if done = !f.v.behind(heads); done || !own {
 			break
 		}
 	}
 	f.mu.Lock()
-	f.diverged = others > 0
+	f.behind = !done
 	f.mu.Unlock()
-	return nil
+	if !own || f.v.allPublished() {
+		return nil
+	}
+	return f.v.commits.publishAll(ctx, nil)
 }
 
-// contains reports whether c descends from h; everything descends from no commit at all.
-func contains(c *store.Commit, h store.Head) bool {
-	if h.IsZero() || c.Head() == h {
-		return true
-	}
-	if c.Client == h.Client && c.Incarnation == h.Incarnation {
-		return c.Seq > h.Seq
-	}
-	return slices.ContainsFunc(c.Seen, func(s store.Head) bool {
-		return s.Client == h.Client && s.Incarnation == h.Incarnation && s.Seq >= h.Seq
-	})
+// position returns what the base contains.
+func (v *Volume) position() history {
+	st := v.ca.State()
+	h := history{}
+	h.add(st.Seen...)
+	h.add(st.Head)
+	return h
 }
 
-// adopt makes the state of c the base, if nothing here has changed since the base was taken. It reports whether it did.
-func (v *Volume) adopt(ctx context.Context, c *store.Commit) (bool, error) {
-	v.mu.RLock()
-	old, snaps := v.base.Root(), v.snapMap
-	v.mu.RUnlock()
-	what := &changedKeys{}
-	var names []string
-	if v.notifier() != nil { // else nobody has cached anything, and a mount must not walk the tree
-		var err error
-		if what, err = v.changesBetween(ctx, old, c.Root); err != nil {
-			return false, err
-		}
-		if names, err = v.snapshotsBetween(ctx, snaps, c.Snapshots); err != nil {
-			return false, err
-		}
-	}
+// behind reports whether heads have something that the base does not contain.
+func (v *Volume) behind(heads []store.Head) bool {
+	position := v.position()
+	return slices.ContainsFunc(heads, func(h store.Head) bool { return !position.contains(h) })
+}
+
+// goTo brings this client to the state that follows from heads, and returns what it changed: nothing if there are changes
+// here that are not published.
+func (v *Volume) goTo(ctx context.Context, heads []store.Head, own bool) (*swap, error) {
 	v.commits.publishMu.Lock()
 	defer v.commits.publishMu.Unlock()
+	if v.commits.unstable.Load() || !v.allPublished() {
+		return nil, nil
+	}
+	from := v.baseState()
+	lc := &lazyCommit{ca: v.ca}
+	defer func() { lc.discard() }()
+	red := reducer{v.repo, v.merger(lc)}
+	if v.opt.ReadOnly {
+		return v.goReading(ctx, &red, heads, lc)
+	}
+	out, err := red.follow(ctx, v.position(), heads)
+	if out == nil || err != nil {
+		return nil, err
+	}
+	if !own {
+		return v.tryGoTo(ctx, from, out, lc)
+	}
+	for range quickTries {
+		if err := v.commits.commit(ctx, nil); err != nil {
+			return nil, err
+		}
+		if sw, err := v.tryGoTo(ctx, from, out, lc); sw != nil || err != nil {
+			return sw, err
+		}
+	}
+	return nil, nil
+}
+
+// baseState returns the state of the last local commit.
+func (v *Volume) baseState() volumeState {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	return volumeState{v.base.Root(), v.snapMap}
+}
+
+// goReading takes a reader, who cannot keep a merged state, to one client's state that contains what it shows now. While
+// there is none it waits for somebody to merge.
+func (v *Volume) goReading(ctx context.Context, red *reducer, heads []store.Head, lc *lazyCommit) (*swap, error) {
+	maximal, err := red.maximal(ctx, heads)
+	if err != nil {
+		return nil, err
+	}
+	position := v.position().heads()
+	for _, c := range maximal {
+		all := historyOf(c)
+		if slices.ContainsFunc(position, func(h store.Head) bool { return !all.contains(h) }) {
+			continue
+		}
+		return v.tryGoTo(ctx, v.baseState(), &outcome{stateOf(c), all, c}, lc)
+	}
+	return nil, nil
+}
+
+// quickTries is how often the base is swapped in vain, each time with a local commit of what was in the way.
+const quickTries = 20
+
+// tryGoTo makes the state of out the base; what has been changed here since from goes into it as a side of its own. It
+// returns nil if something has changed while it looked.
+func (v *Volume) tryGoTo(ctx context.Context, from volumeState, out *outcome, lc *lazyCommit) (*swap, error) {
 	v.commits.mu.Lock()
 	defer v.commits.mu.Unlock()
-	if ok, err := v.swapBase(c, old, snaps, what); !ok {
-		return false, err
+	now, to := v.baseState(), *out
+	if !now.same(from) {
+		red := reducer{v.repo, v.merger(lc)}
+		var err error
+		if to.state, err = red.mergeTwo(ctx, from, now, out.state, out.history); err != nil {
+			return nil, fmt.Errorf("merge what has changed meanwhile: %w", err)
+		}
+		to.head = nil
 	}
-	seen := append(withoutChain(c.Seen, c.Client, c.Incarnation), c.Head())
-	err := v.ca.UpdateState(func(s *State) { s.BaseHead, s.Seen = c.Head(), seen })
-	v.invalidate(what)
-	if len(names) > 0 {
-		v.snapshotsChanged(names...)
+	sw := &swap{v: v, lc: lc, from: now, to: &to, fresh: map[Ino]*attrs{}}
+	if err := sw.prepare(ctx); err != nil {
+		return nil, err
 	}
-	return true, err
+	done, err := sw.run()
+	if !done {
+		return nil, err
+	}
+	return sw, err
 }
 
-// snapshotsBetween returns the names of snapshots that differ between two maps.
-func (v *Volume) snapshotsBetween(ctx context.Context, from, to store.Ref) (names []string, err error) {
-	nodes := remoteNodes{v.ca}
-	a, b := tree.New(nodes, from, v.treeOptions()), tree.New(nodes, to, v.treeOptions())
-	err = tree.Diff(ctx, a, b, func(name []byte, _, _ *store.Entry) error {
-		names = append(names, string(name))
-		return nil
-	})
-	return names, err
-}
-
-// swapBase replaces the base if everything is clean and nobody is writing.
-func (v *Volume) swapBase(c *store.Commit, old, snaps store.Ref, what *changedKeys) (bool, error) {
-	v.cutMu.Lock()
-	defer v.cutMu.Unlock()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.active.len() > 0 || v.frozen != nil || v.base.Root().ID != old.ID || v.snapMap.ID != snaps.ID || v.commits.unstable.Load() {
-		return false, nil
-	}
-	for _, in := range v.table {
-		if in.writers > 0 || in.stale || !in.active.empty() || in.frozen != nil {
-			return false, nil
+// merger returns what merges states of this volume into a local commit.
+func (v *Volume) merger(lc *lazyCommit) mergeStates {
+	return func(ctx context.Context, base, first, second volumeState, host func(store.ClientID) (string, error)) (volumeState, error) {
+		at := func(root store.Ref) *tree.Tree { return tree.New(lc, root, v.treeOptions()) }
+		root, err := mergeTrees(ctx, at(base.root), at(first.root), at(second.root), v.cookieBase, host)
+		if err != nil {
+			return volumeState{}, err
 		}
+		snaps, err := mergeSnapshots(ctx, at(base.snaps), at(first.snaps), at(second.snaps))
+		return volumeState{root, snaps}, err
 	}
-	if err := v.ca.AdoptBase(c.Root, c.Snapshots); err != nil {
-		return false, err
-	}
-	for ino := range what.inodes {
-		if in := v.table[ino]; in != nil { // who has it open keeps what he has opened
-			in.mu.Lock()
-			in.cutOff = true
-			in.mu.Unlock()
-			delete(v.table, ino)
-		}
-	}
-	v.base, v.snapMap = v.localTree(c.Root), c.Snapshots
-	return true, nil
 }
 
 // changedKeys is what differs between two states, as far as the kernel can have cached it.
@@ -249,24 +319,19 @@ type changedEntry struct {
 	name   string
 }
 
-func (v *Volume) changesBetween(ctx context.Context, from, to store.Ref) (*changedKeys, error) {
-	what := &changedKeys{inodes: map[Ino]bool{}}
-	nodes := remoteNodes{v.ca}
-	a, b := tree.New(nodes, from, v.treeOptions()), tree.New(nodes, to, v.treeOptions())
-	err := tree.Diff(ctx, a, b, func(k []byte, _, _ *store.Entry) error {
-		ino, kind, rest, ok := splitKey(string(k))
-		if !ok {
-			return nil
-		}
-		what.inodes[ino] = what.inodes[ino] || kind == keyContent || kind == keyInode
-		if kind == keyEntry {
-			if _, name, ok := splitEntry(rest); ok {
-				what.entries = append(what.entries, changedEntry{ino, name})
-			}
-		}
-		return nil
-	})
-	return what, err
+// add notes a record that differs.
+func (what *changedKeys) add(k string) {
+	ino, kind, rest, ok := splitKey(k)
+	if !ok {
+		return
+	}
+	what.inodes[ino] = what.inodes[ino] || kind == keyContent || kind == keyInode
+	if kind != keyEntry {
+		return
+	}
+	if _, name, ok := splitEntry(rest); ok {
+		what.entries = append(what.entries, changedEntry{ino, name})
+	}
 }
 
 // invalidate makes the kernel look again at what has changed.

@@ -51,9 +51,12 @@ type version struct {
 	content *store.Entry            // nil: no content
 	extra   map[string]*store.Entry // extended attributes and parts of a long target, by what follows the number in their keys
 	records map[string]*store.Entry // all of it but links
+	root    bool
 }
 
-func (n *version) exists() bool { return n.attrs != nil }
+// exists reports whether the inode has a place in the tree of directories. One that has records and no name is only kept for
+// who has it open: it counts as removed.
+func (n *version) exists() bool { return n.attrs != nil && (len(n.links) > 0 || n.root) }
 
 func (n *version) isDir() bool { return n.exists() && n.attrs.Mode&syscall.S_IFMT == syscall.S_IFDIR }
 
@@ -122,8 +125,12 @@ func mergeOnto(ctx context.Context, sides [3]*tree.Tree, onto, from int, cookie 
 
 // touch notes which inodes a changed record is about: its own, or for a directory entry those that it names.
 func touch(touched map[Ino]bool, k string, before, after *store.Entry) error {
-	ino, kind, _, ok := splitKey(k)
-	if ok && kind != keyEntry {
+	ino, kind, rest, ok := splitKey(k)
+	switch {
+	case ok && kind == keyOrphan && len(rest) == 8:
+		touched[Ino(binary.BigEndian.Uint64([]byte(rest)))] = true
+		return nil
+	case ok && kind != keyEntry:
 		touched[ino] = true
 		return nil
 	}
@@ -183,7 +190,7 @@ func (m *merger) sorted() []*merged {
 }
 
 func loadVersion(ctx context.Context, r records, ino Ino) (version, error) {
-	w := version{extra: map[string]*store.Entry{}, records: map[string]*store.Entry{}}
+	w := version{extra: map[string]*store.Entry{}, records: map[string]*store.Entry{}, root: ino == Root}
 	e, err := r.get(ctx, inodeKey(ino))
 	if err != nil || e == nil && ino != Root {
 		return w, err
@@ -201,6 +208,12 @@ func loadVersion(ctx context.Context, r records, ino Ino) (version, error) {
 	})
 	if err == nil {
 		err = bad
+	}
+	if err != nil || w.exists() {
+		return w, err
+	}
+	if e, err = r.get(ctx, orphanKey(ino)); e != nil {
+		w.records[orphanKey(ino)] = e
 	}
 	return w, err
 }
@@ -467,8 +480,8 @@ func (m *merger) makeCopies(ctx context.Context) error {
 }
 
 func (n *merged) isFile() bool {
-	a := n.was[mergeFirst].attrs
-	return a != nil && a.Mode&syscall.S_IFMT == syscall.S_IFREG
+	a := &n.was[mergeFirst]
+	return a.exists() && a.attrs.Mode&syscall.S_IFMT == syscall.S_IFREG
 }
 
 // contentConflict reports whether both sides have changed the content, each in its own way.

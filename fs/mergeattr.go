@@ -165,8 +165,8 @@ func (n *merged) countNames(onto int) {
 		return
 	}
 	was := uint32(2)
-	if a := n.was[onto].attrs; a != nil {
-		was = a.Nlink
+	if w := &n.was[onto]; w.exists() {
+		was = w.attrs.Nlink
 	}
 	n.attrs.Nlink = uint32(int64(was) + int64(n.subdirs))
 }
@@ -209,6 +209,8 @@ func (m *merger) editRecords(out edits, n *merged) {
 	want := map[string]*store.Entry{}
 	if n.alive() {
 		n.appendRecords(want, was)
+	} else {
+		want = n.unnamed()
 	}
 	have := maps.Clone(was.records)
 	if have == nil {
@@ -223,6 +225,21 @@ func (m *merger) editRecords(out edits, n *merged) {
 			out[k] = want[k]
 		}
 	}
+}
+
+// unnamed returns the records of an inode without a name that somebody has open. They are one whole: who has it open
+// changes it, nobody else.
+func (n *merged) unnamed() map[string]*store.Entry {
+	var kept [3]map[string]*store.Entry
+	for i := range n.was {
+		if !n.was[i].exists() {
+			kept[i] = n.was[i].records
+		}
+	}
+	if maps.EqualFunc(kept[mergeBase], kept[mergeFirst], sameRecord) {
+		return kept[mergeSecond]
+	}
+	return kept[mergeFirst]
 }
 
 // appendRecords puts the records of n into want.

@@ -69,17 +69,22 @@ func (v *Volume) identify(ctx context.Context) error {
 
 // openBase finds the state to start from: the last local commit, or what the heads on the remote say.
 func (v *Volume) openBase(ctx context.Context) error {
-	root, snaps, from, _, _, published, ok := v.ca.LastCommit()
+	root, snaps, from, meta, _, published, ok := v.ca.LastCommit()
 	if ok {
 		v.base, v.snapMap = v.localTree(root), snaps
 		v.commits.unstable.Store(!published)
+		if !published {
+			if err := v.recoverSeen(meta); err != nil {
+				return err
+			}
+		}
 	}
 	if v.log != nil {
 		if err := v.replay(ctx, from); err != nil {
 			return err
 		}
 	}
-	err := v.follower.poll(ctx)
+	err := v.follower.poll(ctx, false)
 	if ok && (errors.Is(err, remote.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)) {
 		v.opt.Logger.Warn("working off line", "err", err)
 		return nil

@@ -20,7 +20,7 @@ type Status struct {
 	Uploaded       int64          `json:"uploaded_bytes"` // since the mount
 	LastSynced     time.Time      `json:"last_synced"`    // when last everything was on the remote; zero if not since the mount
 	LastPoll       time.Time      `json:"last_poll"`
-	Diverged       bool           `json:"diverged"`          // other clients have changes that this one does not show
+	Behind         bool           `json:"behind"`            // other clients have changes that this one does not show yet
 	History        string         `json:"history,omitempty"` // why the history on the remote is not what was seen before
 	Clients        []ClientStatus `json:"clients"`
 	Errors         []string       `json:"errors,omitempty"`
@@ -50,7 +50,7 @@ func (v *Volume) Status(ctx context.Context) Status {
 	f := v.follower
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s.LastPoll, s.Diverged = f.lastPoll, f.diverged
+	s.LastPoll, s.Behind = f.lastPoll, f.behind
 	if f.lastErr != nil {
 		s.Errors = append(s.Errors, f.lastErr.Error())
 	}

@@ -173,8 +173,8 @@ func stateOf(s fs.Status) string {
 	if s.ReadOnly {
 		words = append(words, "read-only")
 	}
-	if s.Diverged {
-		words = append(words, "diverged: other machines have changes that are not shown here")
+	if s.Behind {
+		words = append(words, "behind: other machines have changes that are not shown here yet")
 	}
 	switch {
 	case s.Dirty:
