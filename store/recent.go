@@ -4,8 +4,9 @@ import "sync"
 
 // recentCommits remembers a few commits that have been read, of those that are not large.
 type recentCommits struct {
-	mu      sync.Mutex // guards commits
+	mu      sync.Mutex // guards what follows
 	commits map[Head]*Commit
+	order   []Head // the oldest first
 }
 
 const (
@@ -28,11 +29,13 @@ func (m *recentCommits) put(c *Commit, wire int) {
 	if m.commits == nil {
 		m.commits = make(map[Head]*Commit)
 	}
-	for h := range m.commits {
-		if len(m.commits) < maxRecent {
-			break
-		}
-		delete(m.commits, h)
+	h := c.Head()
+	if m.commits[h] == nil {
+		m.order = append(m.order, h)
 	}
-	m.commits[c.Head()] = c
+	m.commits[h] = c
+	if len(m.order) > maxRecent {
+		delete(m.commits, m.order[0])
+		m.order = m.order[1:]
+	}
 }
