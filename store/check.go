@@ -71,7 +71,7 @@ func (r *Repository) Check(ctx context.Context, o *CheckOptions) (*CheckReport, 
 	c := &checker{r: r, o: *o, sizes: map[Name]int64{}, half: map[Name]bool{}, commits: map[chain]map[Seq][]string{},
 		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
 	for _, stage := range []func(context.Context) error{
-		c.listAll, c.checkKeys, c.checkRegistrations, c.checkCommits, c.checkMultichunks, c.checkTrees,
+		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
 		if err := stage(ctx); err != nil {
 			return nil, fmt.Errorf("check: %w", err)
@@ -87,9 +87,9 @@ type checker struct {
 	o CheckOptions
 
 	// What has been listed.
-	keys, keyrings, repositories, registrations []string
-	commits                                     map[chain]map[Seq][]string
-	sizes                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
+	keys, keyrings, repositories, registrations, notices []string
+	commits                                              map[chain]map[Seq][]string
+	sizes                                                map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
 	roots []Ref // of all heads
 
@@ -241,7 +241,16 @@ func (c *checker) checkRegistrations(ctx context.Context) error {
 	})
 }
 
-// checkCommits opens all commits, sees that each follows the one before it, and takes the roots of all heads.
+func (c *checker) checkNotices(ctx context.Context) error {
+	return each(ctx, c, "notices", parallel, c.notices, func(ctx context.Context, name string) error {
+		return c.small(ctx, name, func(wire []byte) error {
+			_, err := c.r.openNotice(name, wire)
+			return err
+		})
+	})
+}
+
+// checkCommits opens all commits, sees that each follows the one before it, and takes the roots of all states that are kept.
 func (c *checker) checkCommits(ctx context.Context) error {
 	var chains []chain
 	for ch := range c.commits {
@@ -267,12 +276,29 @@ func (c *checker) checkCommits(ctx context.Context) error {
 			return e
 		}
 	}
-	for _, h := range heads {
-		commit, err := c.r.GetCommit(ctx, h)
-		if err != nil {
-			return err
-		}
+	return c.takeRoots(ctx, heads)
+}
+
+// takeRoots takes the roots of all states that garbage collection keeps: those of other heads may have been collected.
+func (c *checker) takeRoots(ctx context.Context, heads []Head) error {
+	s := newSurvey()
+	var err error
+	if s.notices, err = c.r.Notices(ctx, nil); err != nil && !aboutObject(err) {
+		return err // one that is damaged has been reported, and counts for nothing
+	}
+	if err := s.take(ctx, c.r, heads); err != nil {
+		return err
+	}
+	err = c.r.kept(ctx, s, func(commit *Commit) error {
 		c.roots = append(c.roots, commit.Root, commit.Snapshots)
+		return nil
+	})
+	if err == nil || !lostObject(err) {
+		return err
+	}
+	c.damaged("", err)
+	for _, head := range s.heads {
+		c.roots = append(c.roots, head.Root, head.Snapshots)
 	}
 	return nil
 }

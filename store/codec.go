@@ -82,6 +82,8 @@ func (d *decoder) count(size int) int {
 	return n
 }
 
+const rootSize = 32 + 16 + 4 + 4
+
 // appendRoot encodes the reference to the root of a tree: its kind goes without saying.
 func appendRoot(dst []byte, ref Ref) []byte {
 	dst = append(dst, ref.ID[:]...)

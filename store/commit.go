@@ -103,6 +103,10 @@ type Commit struct {
 	Tags        []string
 	Stats       CommitStats
 
+	Acks    []NoticeID // the notices that the client goes by, see docs/gc.md
+	Held    []Ref      // what open files need that is in neither tree
+	Retired bool       // the last commit of its incarnation, which holds nothing any more
+
 	Features seal.Features // of the object; what is unknown here makes the repository read-only
 
 	public ed25519.PublicKey
@@ -209,7 +213,49 @@ func appendCommit(dst []byte, c *Commit, nonce [16]byte) []byte {
 	for _, tag := range c.Tags {
 		dst = appendText(dst, tag)
 	}
-	return appendStats(dst, c.Stats)
+	dst = appendStats(dst, c.Stats)
+	if len(c.Acks) == 0 && len(c.Held) == 0 && !c.Retired {
+		return dst
+	}
+	return appendCollection(dst, c)
+}
+
+// appendCollection encodes what garbage collection needs to know of a client.
+func appendCollection(dst []byte, c *Commit) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(c.Acks)))
+	for _, id := range c.Acks {
+		dst = append(dst, id[:]...)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(c.Held)))
+	for _, ref := range c.Held {
+		dst = append(dst, byte(ref.Kind))
+		dst = appendRoot(dst, ref)
+	}
+	var retired byte
+	if c.Retired {
+		retired = 1
+	}
+	return append(dst, retired)
+}
+
+// collection is the inverse of appendCollection. Commits that have nothing to say lack the fields.
+func (d *decoder) collection(c *Commit) {
+	if len(d.b) == 0 {
+		return
+	}
+	for range d.count(len(NoticeID{})) {
+		c.Acks = append(c.Acks, d.bytes16())
+	}
+	for range d.count(1 + rootSize) {
+		kind := RefKind(d.byte())
+		ref := d.root()
+		ref.Kind = kind
+		if kind > RefNode {
+			d.fail()
+		}
+		c.Held = append(c.Held, ref)
+	}
+	c.Retired = d.byte() == 1
 }
 
 // parseCommit is the inverse of appendCommit. The incarnation is not in the bytes: it follows from the public key.
@@ -236,6 +282,7 @@ func parseCommit(b []byte) (*Commit, error) {
 		c.Tags = append(c.Tags, d.text(maxText))
 	}
 	c.Stats = d.stats()
+	d.collection(c)
 	if d.bad {
 		return nil, corruptf("commit is cut short")
 	}

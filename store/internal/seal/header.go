@@ -44,6 +44,7 @@ const (
 	KindRegistration Kind = 2
 	KindCommit       Kind = 3
 	KindMultichunk   Kind = 4 // of chunks or of nodes: from outside they look alike
+	KindNotice       Kind = 5
 )
 
 // A Suite says with what the segments of an object are encrypted.

@@ -1,0 +1,387 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dedupfs/dedupfs/remote"
+)
+
+// ErrTooMuch says that garbage collection would delete more than half of a repository.
+var ErrTooMuch = errors.New("more than half of the repository would be deleted; if that is right, allow it")
+
+// CollectOptions are options of NewCollector. Nil is the defaults.
+type CollectOptions struct {
+	// Running is how long this process has run, by a clock that nobody sets and that does not go on while it is suspended with the
+	// machine: too slow is safe. Default: the runtime's monotonic clock.
+	Running func() time.Duration
+
+	// AllowMost lets more than half of the multichunks be condemned. Default false.
+	AllowMost bool
+
+	rules collectRules
+}
+
+// collectRules are the rules of collecting; each is broken in a test to see that it is needed. The zero value keeps all.
+type collectRules struct {
+	noAcks, noSecondMark, noSettling, noSecondLook, noUnseen, noBases, noHeld, noSnapshots, ignoreErrors bool
+}
+
+// A Collector collects garbage: it condemns multichunks that nobody needs, and deletes what was condemned once every client goes by
+// that. docs/gc.md says why that is safe. All that must be remembered lies on the remote: a Collector may be given up at any time,
+// and several may be at work at once. A Collector is not safe for concurrent use.
+type Collector struct {
+	r *Repository
+	o CollectOptions
+
+	looked   *survey       // by Look; nil before, and after what it found has been used up
+	lookedAt time.Duration // running time at its end
+}
+
+// NewCollector returns a Collector that has not looked yet.
+func (r *Repository) NewCollector(o *CollectOptions) *Collector {
+	if o == nil {
+		o = new(CollectOptions)
+	}
+	c := &Collector{r: r, o: *o}
+	if c.o.Running == nil {
+		began := time.Now()
+		c.o.Running = func() time.Duration { return time.Since(began) }
+	}
+	return c
+}
+
+// A Condemnation is what Condemn has found, and done.
+type Condemnation struct {
+	Multichunks int // listed
+	Needed      int // by what is kept
+	Condemned   int // before, by notices that are still there
+	Unreadable  int // with a table that cannot be read; they are left alone
+	Garbage     []Name
+	Notice      *Notice // nil if there was nothing to tell, or it was not wanted
+}
+
+// Plan finds what Condemn would condemn, and changes nothing.
+func (c *Collector) Plan(ctx context.Context) (*Condemnation, error) {
+	p, err := c.plan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
+	return p.found, nil
+}
+
+// Condemn publishes a notice that condemns all multichunks of which nothing is needed, and evicts the given clients. It publishes
+// one without any if clients keep states alive only by not having heard of newer ones: answering it, they say that they have.
+// An error of any kind means that nothing was condemned, or that a notice may have been published; neither does harm.
+func (c *Collector) Condemn(ctx context.Context, evict ...Incarnation) (*Condemnation, error) {
+	p, err := c.plan(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
+	found := p.found
+	if 2*len(found.Garbage) > found.Multichunks && !c.o.AllowMost {
+		return found, fmt.Errorf("collect garbage: %d of %d multichunks: %w", len(found.Garbage), found.Multichunks, ErrTooMuch)
+	}
+	n := &Notice{Condemned: found.Garbage[:min(len(found.Garbage), maxCondemned)]}
+	if n.Evicted, err = p.s.evictions(evict); err != nil {
+		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
+	if len(n.Condemned) == 0 && len(n.Evicted) == 0 && !p.s.needsCall(p.m) {
+		return found, nil
+	}
+	if err := c.r.putNotice(ctx, n); err != nil {
+		return nil, fmt.Errorf("collect garbage: publish notice: %w", err)
+	}
+	found.Notice = n
+	return found, nil
+}
+
+// evictions returns the last commits that count of the incarnations to be evicted.
+func (s *survey) evictions(evict []Incarnation) ([]Head, error) {
+	var last []Head
+	for _, i := range evict {
+		known := false
+		for c := range s.active {
+			if c.incarnation != i {
+				continue
+			}
+			known = true
+			h := Head{Client: c.client, Incarnation: c.incarnation}
+			if head := s.heads[c]; head != nil {
+				h = head.Head()
+			}
+			last = append(last, h)
+		}
+		if !known {
+			return nil, fmt.Errorf("evict incarnation %s: %w", i, ErrNotFound)
+		}
+	}
+	return last, nil
+}
+
+// needsCall reports whether an answer to a notice would let older states go: one is kept that is nobody's newest, and no notice waits
+// for answers yet.
+func (s *survey) needsCall(m *marks) bool {
+	for _, n := range s.notices {
+		if len(s.missing(n)) > 0 {
+			return false
+		}
+	}
+	newest := map[[2]ID]bool{}
+	for _, head := range s.counted() {
+		newest[[2]ID{head.Root.ID, head.Snapshots.ID}] = true
+	}
+	for state := range m.states {
+		if !newest[state] {
+			return true
+		}
+	}
+	return len(newest) > 1
+}
+
+func (c *Collector) survey(ctx context.Context) (*survey, error) {
+	s, err := c.r.survey(ctx)
+	if err == nil {
+		s.rules = c.o.rules
+	}
+	return s, err
+}
+
+// A plan is what Condemn goes by.
+type plan struct {
+	found *Condemnation
+	s     *survey
+	m     *marks
+}
+
+func (c *Collector) plan(ctx context.Context) (*plan, error) {
+	s, err := c.survey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.r.mark(ctx, s)
+	if err != nil && !c.o.rules.ignoreErrors {
+		return nil, err
+	}
+	found := &Condemnation{}
+	err = c.r.eachMultichunk(ctx, func(n Name, size int64) error {
+		found.Multichunks++
+		if slices.ContainsFunc(s.notices, func(notice *Notice) bool { return notice.condemns(n) }) {
+			found.Condemned++
+			return nil
+		}
+		needed, err := m.needs(ctx, n, size)
+		switch {
+		case aboutObject(err):
+			found.Unreadable++
+		case err != nil:
+			return err
+		case needed:
+			found.Needed++
+		default:
+			found.Garbage = append(found.Garbage, n)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(found.Garbage, compareNames)
+	return &plan{found, s, m}, nil
+}
+
+// eachMultichunk lists all multichunks and calls fn with each once.
+func (r *Repository) eachMultichunk(ctx context.Context, fn func(n Name, size int64) error) error {
+	dirs := map[string]bool{}
+	err := r.st.List(ctx, dataDir, func(e remote.Entry) error {
+		if _, ok := parseNumber(e.Name, 2); ok && e.Dir {
+			dirs[dataDir+"/"+e.Name] = true
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, remote.ErrNotExist) {
+		return fmt.Errorf("list %s: %w", dataDir, err)
+	}
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		sizes := map[Name]int64{}
+		err := r.st.List(ctx, dir, func(e remote.Entry) error {
+			if n, ok := parseObjectName(dir + "/" + e.Name); ok && !e.Dir {
+				sizes[n] = e.Size
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, remote.ErrNotExist) {
+			return fmt.Errorf("list %s: %w", dir, err)
+		}
+		for _, n := range slices.SortedFunc(maps.Keys(sizes), compareNames) {
+			if err := fn(n, sizes[n]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A Waiting client has not acknowledged a notice.
+type Waiting struct {
+	Client      ClientID
+	Incarnation Incarnation
+	Last        Head // its newest commit that is known; zero if none
+}
+
+// Look begins the second phase: it reads the notices and how far every client is. It returns who has to acknowledge yet before all
+// that is condemned now can be deleted. What Look saw stays good for Delete, however much happens meanwhile.
+func (c *Collector) Look(ctx context.Context) ([]Waiting, error) {
+	s, err := c.survey(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
+	c.looked, c.lookedAt = s, c.o.Running()
+	missing := map[chain]bool{}
+	for _, n := range s.notices {
+		for _, m := range s.missing(n) {
+			missing[m] = true
+		}
+	}
+	var waiting []Waiting
+	for _, m := range slices.SortedFunc(maps.Keys(missing), compareChains) {
+		w := Waiting{Client: m.client, Incarnation: m.incarnation}
+		if head := s.heads[m]; head != nil {
+			w.Last = head.Head()
+		}
+		waiting = append(waiting, w)
+	}
+	return waiting, nil
+}
+
+// Ready returns how long this process must run on before Delete may do anything.
+func (c *Collector) Ready() time.Duration {
+	if c.looked == nil || c.o.rules.noSettling {
+		return 0
+	}
+	return max(0, c.lookedAt+2*c.r.cfg.SettleTime-c.o.Running())
+}
+
+// A Deletion is what Delete has done.
+type Deletion struct {
+	Deleted    int // multichunks
+	Needed     int // that are needed after all, and stay
+	Unreadable int
+	Waiting    int // notices that not everybody goes by yet
+	Finished   int // notices of which nothing is left
+}
+
+// Delete ends the second phase: it deletes what the notices condemn that every client goes by and nothing needs. Look must have
+// been called, and Ready be zero. It returns an error before it deletes anything if anything cannot be read.
+func (c *Collector) Delete(ctx context.Context) (*Deletion, error) {
+	if c.looked == nil || c.Ready() > 0 {
+		panic("store: Delete before Look, or too early after it")
+	}
+	d := &Deletion{}
+	victims, err := c.victims(ctx, c.looked, d)
+	if err == nil {
+		err = c.delete(ctx, victims, d)
+	}
+	if err != nil {
+		return d, fmt.Errorf("collect garbage: %w", err)
+	}
+	return d, nil
+}
+
+// delete deletes victims. However long it takes to come to it, they are still what nobody can need.
+func (c *Collector) delete(ctx context.Context, victims []victim, d *Deletion) error {
+	for _, v := range victims {
+		for _, n := range v.names {
+			if err := c.r.st.Delete(ctx, ObjectName(n)); err != nil {
+				return fmt.Errorf("delete %s: %w", ObjectName(n), err)
+			}
+			d.Deleted++
+		}
+		if !v.finished || len(v.notice.Evicted) > 0 {
+			continue // an eviction holds for ever
+		}
+		// The notice goes last: while anything that it condemns is there, nobody may deduplicate against it.
+		if err := c.r.st.Delete(ctx, noticeName(v.notice.ID)); err != nil {
+			return fmt.Errorf("delete %s: %w", noticeName(v.notice.ID), err)
+		}
+		d.Finished++
+	}
+	return nil
+}
+
+// victim is what can go of one notice.
+type victim struct {
+	notice   *Notice
+	names    []Name
+	finished bool // all that the notice condemns can go
+}
+
+// victims finds what can be deleted.
+func (c *Collector) victims(ctx context.Context, s *survey, d *Deletion) ([]victim, error) {
+	due, err := c.due(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	d.Waiting = len(s.notices) - len(due)
+	if len(due) == 0 {
+		return nil, nil
+	}
+	m, err := c.r.mark(ctx, s)
+	if err != nil && !c.o.rules.ignoreErrors {
+		return nil, err
+	}
+	var victims []victim
+	for _, n := range due {
+		v := victim{notice: n, finished: true}
+		for _, name := range n.Condemned {
+			needed, err := m.needs(ctx, name, -1)
+			needed = needed && !c.o.rules.noSecondMark
+			switch {
+			case aboutObject(err):
+				d.Unreadable++
+				v.finished = false
+			case err != nil:
+				return nil, err
+			case needed:
+				d.Needed++
+				v.finished = false
+			default:
+				v.names = append(v.names, name)
+			}
+		}
+		victims = append(victims, v)
+	}
+	return victims, nil
+}
+
+// due returns the notices that everybody has acknowledged: all who were active when c looked, and nobody has been registered since
+// who did not know them. Who registers later reads the notices, and heads no older than those that c goes by.
+func (c *Collector) due(ctx context.Context, s *survey) ([]*Notice, error) {
+	now := *s
+	if !c.o.rules.noSecondLook {
+		registrations, err := c.r.Registrations(ctx)
+		if err != nil && !c.o.rules.ignoreErrors {
+			return nil, err
+		}
+		now.active = maps.Clone(s.active)
+		for _, g := range registrations {
+			ch := chain{g.Client, g.Incarnation}
+			if _, known := s.heads[ch]; !known {
+				if _, evicted := s.evicted[ch]; !evicted {
+					now.active[ch] = true
+				}
+			}
+		}
+	}
+	var due []*Notice
+	for _, n := range s.notices {
+		if c.o.rules.noAcks || len(now.missing(n)) == 0 {
+			due = append(due, n)
+		}
+	}
+	return due, nil
+}

@@ -1,0 +1,230 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/dedupfs/dedupfs/remote"
+	"github.com/dedupfs/dedupfs/store/internal/seal"
+	"golang.org/x/sync/errgroup"
+)
+
+// noticesDir is the directory of all notices.
+const noticesDir = "gc"
+
+// A NoticeID names a notice. It is random.
+type NoticeID [16]byte
+
+// String returns the id in lower-case hex, as it stands on the remote.
+func (id NoticeID) String() string { return hex.EncodeToString(id[:]) }
+
+// A Notice tells all clients what garbage collection is about to do. A client that has read it goes by it from then on, and says
+// so in its commits: from what is condemned it takes no chunk that it does not refer to already, and from an evicted
+// incarnation nothing that came after the commit named here. What a notice says is never taken back: see docs/gc.md.
+type Notice struct {
+	ID        NoticeID
+	Condemned []Name // multichunks to be deleted, sorted
+	Evicted   []Head // the last commits that count of incarnations that need not be waited for; number 0 if none counts
+}
+
+// Bounds of a notice.
+const (
+	maxCondemned  = 1 << 20  // multichunks in one notice; the rest comes with the next
+	maxNoticeWire = 32 << 20 // bytes; what is longer is none of ours
+)
+
+func appendNotice(dst []byte, n *Notice) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(n.Condemned)))
+	for _, name := range n.Condemned {
+		dst = append(dst, name[:]...)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(n.Evicted)))
+	for _, h := range n.Evicted {
+		dst = appendHead(dst, h)
+	}
+	return dst
+}
+
+// parseNotice is the inverse of appendNotice. The id is not in the bytes: it is the object's name.
+func parseNotice(b []byte) (*Notice, error) {
+	d := decoder{b: b}
+	n := &Notice{}
+	if count := d.count(len(Name{})); count > 0 {
+		n.Condemned = make([]Name, count)
+	}
+	for i := range n.Condemned {
+		n.Condemned[i] = d.bytes16()
+	}
+	for range d.count(headSize) {
+		n.Evicted = append(n.Evicted, d.head())
+	}
+	sorted := slices.IsSortedFunc(n.Condemned, compareNames)
+	if d.bad || !sorted || len(n.Condemned) > maxCondemned {
+		return nil, corruptf("notice")
+	}
+	return n, nil
+}
+
+func compareNames(a, b Name) int { return bytes.Compare(a[:], b[:]) }
+
+// condemns reports whether n condemns a multichunk.
+func (n *Notice) condemns(name Name) bool {
+	_, found := slices.BinarySearchFunc(n.Condemned, name, compareNames)
+	return found
+}
+
+func noticeName(id NoticeID) string { return noticesDir + "/" + id.String() }
+
+// putNotice publishes n under a new id.
+func (r *Repository) putNotice(ctx context.Context, n *Notice) error {
+	if err := r.ReadOnly(); err != nil {
+		return err
+	}
+	rand.Read(n.ID[:])
+	name := noticeName(n.ID)
+	wire, err := r.keys.SealPadded(seal.KindNotice, name, appendNotice(nil, n), seal.Features{})
+	if err != nil {
+		return fmt.Errorf("seal %s: %w", name, err)
+	}
+	return putSmall(ctx, r.st, name, wire)
+}
+
+// Notices returns all notices that are listed, in the order of their ids, and those of also that the listing lacks and that are
+// still there: a client asks for those that it has gone by before. It is an error if one of them cannot be read.
+func (r *Repository) Notices(ctx context.Context, also []NoticeID) ([]*Notice, error) {
+	ids := slices.Clone(also)
+	_, err := listIDs(ctx, r.st, noticesDir, false, func(id [16]byte, e remote.Entry) {
+		if e.Size <= maxNoticeWire {
+			ids = append(ids, id)
+		}
+	})
+	if err != nil && !errors.Is(err, remote.ErrNotExist) {
+		return nil, fmt.Errorf("list %s: %w", noticesDir, err)
+	}
+	slices.SortFunc(ids, func(a, b NoticeID) int { return bytes.Compare(a[:], b[:]) })
+	ids = slices.Compact(ids)
+	found := make([]*Notice, len(ids))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i, id := range ids {
+		group.Go(func() (err error) {
+			found[i], err = r.notice(groupCtx, id)
+			if errors.Is(err, remote.ErrNotExist) {
+				return nil // all that it condemned is gone, and so is it
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found, func(n *Notice) bool { return n == nil }), nil
+}
+
+// notice fetches a notice. It is asked for even if it has been read before: it may have been deleted.
+func (r *Repository) notice(ctx context.Context, id NoticeID) (*Notice, error) {
+	name := noticeName(id)
+	wire, err := r.st.Get(ctx, name, 0, -1)
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", name, err)
+	}
+	n, err := r.openNotice(name, wire)
+	if err != nil {
+		return nil, &ObjectError{name, err}
+	}
+	n.ID = id
+	return n, nil
+}
+
+func (r *Repository) openNotice(name string, wire []byte) (*Notice, error) {
+	plain, _, err := r.keys.OpenPadded(seal.KindNotice, name, wire)
+	if err != nil {
+		return nil, err
+	}
+	return parseNotice(plain)
+}
+
+// Condemned is what a client knows of all notices. It forgets nothing: a notice that is gone has had its effect, and a table that was
+// read before may come late. The zero value knows none. It is safe for concurrent use.
+type Condemned struct {
+	mu      sync.Mutex // guards what follows
+	names   map[Name]bool
+	notices map[NoticeID]bool
+	evicted map[chain]Head
+}
+
+// Add makes notices known, and returns the multichunks that were not condemned before: their chunks must be forgotten.
+func (c *Condemned) Add(notices []*Notice) []Name {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.names == nil {
+		c.names, c.notices, c.evicted = map[Name]bool{}, map[NoticeID]bool{}, map[chain]Head{}
+	}
+	var fresh []Name
+	for _, n := range notices {
+		if c.notices[n.ID] {
+			continue
+		}
+		c.notices[n.ID] = true
+		for _, name := range n.Condemned {
+			if !c.names[name] {
+				c.names[name] = true
+				fresh = append(fresh, name)
+			}
+		}
+		for _, h := range n.Evicted {
+			c.evicted[h.chain()] = earlier(c.evicted, h)
+		}
+	}
+	return fresh
+}
+
+// earlier returns the earlier of h and what is known of its chain: two collectors may evict at different commits.
+func earlier(known map[chain]Head, h Head) Head {
+	if before, ok := known[h.chain()]; ok && before.Seq <= h.Seq {
+		return before
+	}
+	return h
+}
+
+// Has reports whether multichunk n is condemned: nobody may deduplicate against it.
+func (c *Condemned) Has(n Name) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.names[n]
+}
+
+// Heads returns heads as they count: of evicted incarnations nothing later than their eviction.
+func (c *Condemned) Heads(heads []Head) []Head {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return cutEvicted(heads, c.evicted)
+}
+
+func cutEvicted(heads []Head, evicted map[chain]Head) []Head {
+	var counting []Head
+	for _, h := range heads {
+		if last, ok := evicted[h.chain()]; ok && h.Seq > last.Seq {
+			h = last
+		}
+		if !h.IsZero() {
+			counting = append(counting, h)
+		}
+	}
+	return counting
+}
+
+// Evicted reports whether an incarnation has been evicted: it must publish nothing more.
+func (c *Condemned) Evicted(client ClientID, i Incarnation) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.evicted[chain{client, i}]
+	return ok
+}

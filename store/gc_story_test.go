@@ -1,0 +1,295 @@
+package store
+
+import (
+	"testing"
+	"time"
+)
+
+// A simStory is a schedule by hand for a rule that random steps break too seldom. It must end well with all rules, and badly with
+// the one that it is about broken.
+type simStory struct {
+	name   string
+	rules  collectRules
+	faults simFaults
+	play   func(w *simWorld, broken bool)
+}
+
+// quiet is a view in which nothing fails.
+func quiet(w *simWorld) *simView { return &simView{r: &w.remote, after: -1} }
+
+// behind is a view whose listings of one directory are behind.
+func behind(w *simWorld, top string, lag time.Duration) *simView {
+	v := quiet(w)
+	v.lags = map[string]time.Duration{top: lag}
+	return v
+}
+
+// put makes a file of one chunk.
+func (c *simClient) put(name string, content int) { c.files[name] = []Ref{c.store(content)} }
+
+// do runs steps of a client, which must work.
+func (c *simClient) do(v *simView, steps ...func() error) {
+	c.slot.view = v
+	for _, step := range steps {
+		c.judge(step())
+	}
+	c.checkNeeds()
+}
+
+// removed begins most stories: client 0 has published a chunk and removed it.
+func removed(w *simWorld) (c0, c1 *simClient, sc *simCollector) {
+	c0, c1, sc = w.clients[0], w.clients[1], w.collectors[0]
+	c0.do(quiet(w), c0.readNotices)
+	c0.put("a/0", 1)
+	c0.do(quiet(w), c0.sync)
+	c0.put("a/0", 2)
+	c0.do(quiet(w), c0.sync)
+	return c0, c1, sc
+}
+
+// condemnFor publishes a notice, and client c acknowledges it.
+func (sc *simCollector) condemnFor(c *simClient, evict ...Incarnation) {
+	sc.slot.view = quiet(sc.w)
+	sc.condemnAnd(evict)
+	c.do(quiet(sc.w), c.sync)
+}
+
+// wait lets settle times pass.
+func (w *simWorld) wait(times int) { w.remote.now += time.Duration(times) * simSettle }
+
+// finish ends the second phase.
+func (sc *simCollector) finish(v *simView) {
+	sc.slot.view = v
+	sc.find()
+	sc.remove()
+}
+
+func (sc *simCollector) lookBy(v *simView) {
+	sc.slot.view = v
+	sc.look()
+}
+
+// lateJoiner is a client that comes while everything it lists is behind: it sees the state before the removal.
+func lateJoiner(w *simWorld, wait int, second func(w *simWorld) *simView) {
+	c0, c1, sc := removed(w)
+	sc.condemnFor(c0)
+	w.remote.now += simSettle / 2
+	old := quiet(w)
+	old.lags = map[string]time.Duration{noticesDir: 3 * simSettle / 4, commitsDir: 3 * simSettle / 4}
+	c1.do(old, c1.readNotices)
+	c1.polled = []Head{firstHead(w, c0)}
+	c1.do(old, c1.merge)
+	sc.lookBy(behind(w, clientsDir, simSettle/4))
+	w.wait(wait)
+	sc.finish(second(w))
+	c1.checkNeeds()
+}
+
+// firstHead is what client c has published first: what a listing may show that is behind.
+func firstHead(w *simWorld, c *simClient) Head {
+	for h := range w.commits {
+		if h.chain() == c.chain() && h.Seq == 1 {
+			return h
+		}
+	}
+	panic("client has published nothing")
+}
+
+var simStories = []simStory{
+	{
+		name: "the settle time is not waited for", rules: collectRules{noSettling: true},
+		play: func(w *simWorld, _ bool) {
+			lateJoiner(w, 0, func(w *simWorld) *simView { return behind(w, clientsDir, simSettle/4) })
+		},
+	}, {
+		name: "registrations are not listed again", rules: collectRules{noSecondLook: true},
+		play: func(w *simWorld, _ bool) { lateJoiner(w, 2, quiet) },
+	}, {
+		name: "an error of a listing is ignored", rules: collectRules{ignoreErrors: true},
+		play: func(w *simWorld, _ bool) {
+			lateJoiner(w, 2, func(w *simWorld) *simView { return &simView{r: &w.remote, after: -1, fail: "list clients"} })
+		},
+	}, {
+		name: "an error of a read is ignored", rules: collectRules{ignoreErrors: true},
+		play: func(w *simWorld, _ bool) {
+			c0, _, sc := removed(w)
+			sc.slot.view = &simView{r: &w.remote, after: -1, gets: 1}
+			_, err := sc.c.Condemn(w.ctx)
+			sc.judge(err)
+			w.wait(1)
+			c0.do(quiet(w), c0.sync)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(&simView{r: &w.remote, after: -1, gets: 1})
+		},
+	}, {
+		name: "commits that somebody has not seen are not marked", rules: collectRules{noUnseen: true},
+		play: func(w *simWorld, _ bool) {
+			c0, c1, sc := w.clients[0], w.clients[1], w.collectors[0]
+			c1.do(quiet(w), c1.readNotices)
+			c1.put("b/0", 3)
+			c1.do(quiet(w), c1.sync)
+			c0.do(quiet(w), c0.sync)
+			c0.put("a/0", 1)
+			c0.do(quiet(w), c0.sync)
+			c1.do(quiet(w), c1.poll, c1.merge) // c1 has a/0 now, and has not said so
+			delete(c0.files, "a/0")
+			c0.do(quiet(w), c0.sync)
+			sc.condemnFor(c0)
+			c1.do(quiet(w), c1.readNotices)
+			commit := c1.next()
+			c1.do(quiet(w), func() error { return c1.sealAgain(commit) }, c1.publish) // it acknowledges, and still does not
+			w.wait(1)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+			c1.checkNeeds()
+		},
+	}, {
+		name: "registered after deduplicating", faults: simFaults{registersLate: true},
+		play: func(w *simWorld, _ bool) {
+			c0, c1, sc := removed(w)
+			c1.do(quiet(w), c1.readNotices)
+			c1.learnFrom(c0)
+			sc.condemnFor(c0)
+			w.wait(1)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+			c1.put("c/0", 1)
+			c1.checkNeeds()
+		},
+	}, {
+		name: "notices read before registering",
+		play: func(w *simWorld, broken bool) {
+			c0, c1, sc := removed(w)
+			if broken {
+				c1.reg = &Registration{Client: c1.id}
+				c1.registered = true
+				c1.do(quiet(w), c1.readNotices)
+				c1.registered = false
+			}
+			sc.condemnFor(c0)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.slot.view = quiet(w)
+			sc.find()
+			c1.do(quiet(w), c1.register)
+			if !broken {
+				c1.do(quiet(w), c1.readNotices)
+			}
+			c1.learnFrom(c0)
+			sc.remove()
+			c1.put("c/0", 1)
+			c1.checkNeeds()
+		},
+	}, {
+		name: "notices forgotten at a restart", faults: simFaults{forgetsAcks: true},
+		play: func(w *simWorld, _ bool) {
+			c0, _, sc := removed(w)
+			sc.condemnFor(c0)
+			c0.restart()
+			w.remote.now += simSettle / 4
+			c0.do(behind(w, noticesDir, simSettle/2), c0.readNotices)
+			c0.learnFrom(c0)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+			c0.put("c/0", 1)
+			c0.checkNeeds()
+		},
+	}, {
+		name: "commits of an evicted incarnation merged", faults: simFaults{mergesEvicted: true},
+		play: func(w *simWorld, _ bool) {
+			c0, c1, sc := removed(w)
+			c1.do(quiet(w), c1.readNotices)
+			c1.learnFrom(c0)
+			w.evicted[c1.chain()] = Head{Client: c1.id, Incarnation: c1.reg.Incarnation}
+			sc.condemnFor(c0, c1.reg.Incarnation)
+			w.wait(1)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+			c1.put("c/0", 1)
+			c1.do(quiet(w), c1.seal, c1.publish)
+			w.wait(1)
+			c0.do(quiet(w), c0.poll, c0.merge)
+		},
+	}, {
+		name: "acknowledged before what is referred to is published", faults: simFaults{acksEarly: true},
+		play: func(w *simWorld, _ bool) {
+			c0, _, sc := removed(w)
+			c0.learnFrom(c0)
+			c0.put("c/0", 1)
+			sc.condemnFor(c0)
+			w.wait(1)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+		},
+	}, {
+		name: "held open and not said", faults: simFaults{hidesHeld: true}, play: openAndRemoved,
+	}, {
+		name: "what is held open is not marked", rules: collectRules{noHeld: true}, play: openAndRemoved,
+	}, {
+		name: "a condemned multichunk stays in the index", faults: simFaults{keepsIndex: true},
+		play: func(w *simWorld, _ bool) {
+			c0, _, sc := removed(w)
+			sc.condemnFor(c0)
+			w.wait(1)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+			c0.put("c/0", 1)
+			c0.checkNeeds()
+		},
+	},
+}
+
+// openAndRemoved is a file that is open while it is removed and collected.
+func openAndRemoved(w *simWorld, _ bool) {
+	c0, sc := w.clients[0], w.collectors[0]
+	c0.do(quiet(w), c0.readNotices)
+	c0.put("a/0", 1)
+	c0.do(quiet(w), c0.sync)
+	c0.held = c0.files["a/0"]
+	c0.put("a/0", 2)
+	c0.do(quiet(w), c0.sync)
+	sc.condemnFor(c0)
+	w.wait(1)
+	sc.lookBy(quiet(w))
+	w.wait(2)
+	sc.finish(quiet(w))
+}
+
+// learnFrom reads the tables of all that a client has ever announced, and puts into the index what it may.
+func (c *simClient) learnFrom(other *simClient) {
+	for name := range c.w.contents {
+		kind, table, err := c.slot.repo.ReadTable(c.slot.repo.RemoteReader(c.w.ctx, name), -1, name)
+		if err == nil && kind == KindData && !c.cond.Has(name) {
+			c.addTable(name, table)
+		}
+	}
+}
+
+// TestCollectStories plays every story twice: with all rules, and without the one that it is about.
+func TestCollectStories(t *testing.T) {
+	rig, err := newSimRig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range simStories {
+		t.Run(s.name, func(t *testing.T) {
+			w := newSimWorld(rig, 0, collectRules{}, simFaults{})
+			s.play(w, false)
+			if w.violation != "" {
+				t.Errorf("with all rules: %s", w.violation)
+			}
+			w = newSimWorld(rig, 0, s.rules, s.faults)
+			s.play(w, true)
+			if w.violation == "" {
+				t.Error("not noticed")
+			}
+		})
+	}
+}
