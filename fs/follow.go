@@ -61,14 +61,22 @@ func (f *follower) loop(ctx context.Context) {
 	}
 }
 
-// fullPoll is how often a mount looks for clients that it has never seen. The known ones cost one listing each.
+// fullPoll is how often a mount that knows of others looks for clients that it has never seen. The known ones cost one
+// listing each.
 const fullPoll = time.Minute
+
+// alone reports whether no other client is known.
+func (f *follower) alone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !slices.ContainsFunc(f.heads, func(h store.Head) bool { return h.Client != f.v.me })
+}
 
 // tick looks at the heads of the clients that are known, and now and then of all.
 func (f *follower) tick(ctx context.Context) error {
 	f.pollMu.Lock()
 	defer f.pollMu.Unlock()
-	return f.look(ctx, time.Since(f.full) >= fullPoll, true)
+	return f.look(ctx, f.alone() || time.Since(f.full) >= fullPoll, true)
 }
 
 // poll looks at the heads of all clients and goes where they lead. With own, changes of this client are published
