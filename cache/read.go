@@ -31,7 +31,7 @@ func (c *Cache) Chunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 			c.lost.note(ref.ID, err)
 			return nil, err
 		}
-		c.chunks.put(ref.ID, bytes.Clone(b), int64(len(b))+128) // a part of its group would keep the whole in memory
+		c.chunks.put(ref.ID, b, int64(len(b))+128)
 		return b, nil
 	})
 }
@@ -50,7 +50,7 @@ func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 	for _, h := range hints {
 		b, err := c.chunkFromMultichunk(ctx, ref.ID, h)
 		if err == nil {
-			return b, nil
+			return bytes.Clone(b), nil // a part of its group would keep the whole in memory
 		}
 		errs = errors.Join(errs, err)
 		if ctx.Err() != nil {
