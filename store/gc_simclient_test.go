@@ -142,25 +142,25 @@ func (c *simClient) act() {
 		c.lose()
 	case n < 12:
 		c.retire()
-	case n < 40:
+	case n < 28:
 		c.judge(c.readNotices())
-	case n < 60:
+	case n < 36:
 		c.judge(c.poll())
-	case n < 75:
+	case n < 46:
 		c.judge(c.merge())
-	case n < 83:
+	case n < 56:
 		c.judge(c.learn())
-	case n < 120:
+	case n < 92:
 		c.write()
-	case n < 125:
+	case n < 96:
 		c.snapshot()
-	case n < 132:
+	case n < 102:
 		c.open()
-	case n < 145:
+	case n < 110:
 		c.judge(c.upload())
-	case n < 162:
+	case n < 120:
 		c.judge(c.seal())
-	case n < 180:
+	case n < 130:
 		c.judge(c.publish())
 	default:
 		c.judge(c.sync())
