@@ -120,8 +120,15 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	slices.Sort(contents)
+	conflicts, err := b.v.Conflicts(ctx)
+	if err != nil || len(conflicts) != 1 || all[conflicts[0].Path] == "" {
+		t.Errorf("conflicts: %v, %v", conflicts, err)
+	}
 	if len(all) != 4 || len(contents) != 2 || !strings.Contains(contents[0], "from a") || !strings.Contains(contents[1], "from b") {
 		t.Errorf("merged: %v", all)
+	}
+	if n := a.v.Status(ctx).Conflicts; n != 1 {
+		t.Errorf("status counts %d conflicts", n)
 	}
 	before = a.commits()
 	agree(t, a, b)

@@ -33,6 +33,7 @@ type merger struct {
 	cookie func(parent Ino, name []byte) uint64
 	host   func(store.ClientID) (string, error) // name of a client for people
 
+	marks edits // of conflicts, which the other side has made or unmade
 	nodes map[Ino]*merged
 	names map[Ino]map[string][]*merged // who has which name in a directory, as far as nodes are here
 }
@@ -67,6 +68,7 @@ type merged struct {
 
 	links   []link // none: the inode goes, unless it is the root
 	made    bool   // by this merge
+	lost    bool   // a name or a content against another one, in this merge
 	attrs   attrs
 	content *store.Entry
 	extra   map[string]*store.Entry
@@ -105,12 +107,17 @@ func mergeTrees(ctx context.Context, base, first, second *tree.Tree, cookie func
 }
 
 func mergeOnto(ctx context.Context, sides [3]*tree.Tree, onto, from int, cookie func(Ino, []byte) uint64, host func(store.ClientID) (string, error)) (store.Ref, error) {
-	m := &merger{onto: onto, cookie: cookie, host: host, nodes: map[Ino]*merged{}, names: map[Ino]map[string][]*merged{}}
+	m := &merger{onto: onto, cookie: cookie, host: host, marks: edits{},
+		nodes: map[Ino]*merged{}, names: map[Ino]map[string][]*merged{}}
 	for i, t := range sides {
 		m.states[i] = &layered{base: t}
 	}
 	touched := map[Ino]bool{}
 	err := tree.Diff(ctx, sides[mergeBase], sides[from], func(k []byte, before, after *store.Entry) error {
+		if isConflictKey(string(k)) {
+			m.marks[string(k)] = after
+			return nil
+		}
 		return touch(touched, string(k), before, after)
 	})
 	if err != nil {
@@ -512,7 +519,7 @@ func (m *merger) makeCopy(ctx context.Context, n *merged) error {
 	if at.name, err = m.freeName(ctx, at, loser.attrs); err != nil {
 		return err
 	}
-	c.made = true
+	c.made, c.lost = true, true
 	c.attrs, c.extra = *loser.attrs, loser.extra
 	if loser.content != nil {
 		c.content = &store.Entry{Key: []byte(contentKey(c.ino)), Value: loser.content.Value, Refs: loser.content.Refs}

@@ -190,6 +190,9 @@ func (s *sim) read(t testing.TB, e store.Entry, entries map[nameIn]Ino, cookies 
 	t.Helper()
 	ino, kind, rest, _ := splitKey(string(e.Key))
 	n := s.inodes[ino]
+	if isConflictKey(string(e.Key)) {
+		return
+	}
 	if kind == keyInode {
 		a, err := parseAttrs(e.Value)
 		if err != nil {

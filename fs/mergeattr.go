@@ -173,10 +173,14 @@ func (n *merged) countNames(onto int) {
 
 // edits returns what has to be changed in the state onto, in the order of keys.
 func (m *merger) edits(ctx context.Context) ([]tree.Edit, error) {
-	out := edits{}
+	out := maps.Clone(m.marks)
 	groups := map[groupOf]*nameGroup{}
 	for _, n := range m.sorted() {
 		m.editRecords(out, n)
+		if n.lost && n.alive() {
+			k := conflictKey(n.ino)
+			out[k] = &store.Entry{Key: []byte(k)}
+		}
 		for _, l := range n.was[m.onto].links {
 			m.groupFor(groups, l).gone[l.name] = true
 		}

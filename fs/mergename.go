@@ -254,6 +254,7 @@ func (m *merger) rename(ctx context.Context, loser *merged, at nameIn) error {
 	}
 	old := m.leave(loser, at)
 	m.give(loser, nameIn{at.parent, name}, old.was)
+	loser.lost = true
 	return nil
 }
 

@@ -21,6 +21,7 @@ type Status struct {
 	LastSynced     time.Time      `json:"last_synced"`    // when last everything was on the remote; zero if not since the mount
 	LastPoll       time.Time      `json:"last_poll"`
 	Behind         bool           `json:"behind"`            // other clients have changes that this one does not show yet
+	Conflicts      int            `json:"conflicts"`         // names that merges have given to what has lost
 	History        string         `json:"history,omitempty"` // why the history on the remote is not what was seen before
 	Clients        []ClientStatus `json:"clients"`
 	Errors         []string       `json:"errors,omitempty"`
@@ -47,6 +48,11 @@ func (v *Volume) Status(ctx context.Context) Status {
 			s.Errors = append(s.Errors, err.Error())
 		}
 	}
+	conflicts, err := v.Conflicts(ctx)
+	if err != nil {
+		s.Errors = append(s.Errors, err.Error())
+	}
+	s.Conflicts = len(conflicts)
 	f := v.follower
 	f.mu.Lock()
 	defer f.mu.Unlock()
