@@ -1,6 +1,7 @@
 package store
 
 import (
+	"os"
 	"testing"
 	"testing/cryptotest"
 )
@@ -10,11 +11,14 @@ import (
 // everything else goes in the end.
 func TestCollectSimulated(t *testing.T) {
 	const steps = 200
-	seeds := uint64(2000)
-	if long {
+	seeds := uint64(300)
+	switch {
+	case long:
 		seeds = 100_000
-	} else if testing.Short() {
-		seeds = 100
+	case os.Getenv("CI") != "":
+		seeds = 2000
+	case testing.Short():
+		seeds = 50
 	}
 	rig, err := newSimRig()
 	if err != nil {
