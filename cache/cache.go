@@ -323,7 +323,7 @@ func (c *Cache) load() (err error) {
 	if err := c.loadLocal(); err != nil {
 		return err
 	}
-	c.putHints(c.hints) // of a database that was lost; references without hints outlive the need to keep them in the base
+	c.putHints(c.hints)                                               // of a database that was lost; references without hints outlive the need to keep them in the base
 	segment := min(c.o.Segment, max(c.space.free().total/16, 64<<10)) // a small disk is not to be filled by one
 	o := logOptions{size: segment, now: c.o.Now, onGrowth: c.logGrown}
 	if c.log, err = openLog(c.fsys, c.space, c.newestLocked().Cut, o); err != nil {

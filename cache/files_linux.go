@@ -43,3 +43,8 @@ func (f osFile) Allocate(off, n int64) error {
 func (f osFile) WriteOut(off, n int64) {
 	unix.SyncFileRange(int(f.Fd()), off, n, unix.SYNC_FILE_RANGE_WRITE) // advice: Sync reports errors
 }
+
+// ReadAhead asks for bytes that will be read soon.
+func (f osFile) ReadAhead(off, n int64) {
+	unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED) // advice
+}

@@ -519,6 +519,21 @@ func (l *Log) ReadAt(p []byte, at Pos) error {
 	return nil
 }
 
+// readAhead asks the disk for the bytes from at on before somebody reads them. It
+// reports whether the log has them.
+func (l *Log) readAhead(at Pos, n int64) bool {
+	l.mu.Lock()
+	seg := l.segments[at.segment()]
+	l.mu.Unlock()
+	if seg == nil {
+		return false
+	}
+	if f, ok := seg.file.(interface{ ReadAhead(off, n int64) }); ok {
+		f.ReadAhead(at.offset(), n)
+	}
+	return true
+}
+
 // Retain keeps n bytes at pos from being removed until Release has been called
 // for as many. The bytes of one call lie in one record; what was retained at once
 // may be released in pieces.

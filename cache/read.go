@@ -61,10 +61,18 @@ func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 }
 
 func (c *Cache) chunkFromLog(id store.ID) ([]byte, error) {
-	if c.log == nil {
+	place := c.placeOf(id)
+	if len(place) == 0 || place.size() > store.MaxChunk {
 		return nil, store.ErrNotFound
 	}
-	var place Place
+	return c.readPlace(id, place)
+}
+
+// placeOf returns where the log has a chunk, or had it once; nil if it never did.
+func (c *Cache) placeOf(id store.ID) (place Place) {
+	if c.log == nil {
+		return nil
+	}
 	c.mu.Lock()
 	if p := c.pending[id]; p != nil {
 		place = p.place
@@ -79,10 +87,7 @@ func (c *Cache) chunkFromLog(id store.ID) ([]byte, error) {
 			return nil
 		})
 	}
-	if len(place) == 0 || place.size() > store.MaxChunk {
-		return nil, store.ErrNotFound
-	}
-	return c.readPlace(id, place)
+	return place
 }
 
 // hintsOf returns where ref may lie, the most likely first.
@@ -453,7 +458,8 @@ func (c *Cache) searchTable(ctx context.Context, id store.ID, h store.Hint) (*st
 	return nil, fmt.Errorf("multichunk %v does not hold it: %w", h.Multichunk, store.ErrNotFound)
 }
 
-// Prefetch reads chunks in the background, as far as it is not busy with others.
+// Prefetch reads chunks in the background, as far as it is not busy with others,
+// and what stands beside them: of chunks that lie in one group, one is enough.
 func (c *Cache) Prefetch(refs []store.Ref) {
 	for _, ref := range refs {
 		if _, ok := c.chunks.get(ref.ID); ok {
@@ -471,6 +477,9 @@ func (c *Cache) prefetcher(ctx context.Context) {
 	for {
 		select {
 		case ref := <-c.prefetch:
+			if place := c.placeOf(ref.ID); len(place) > 0 && c.log.readAhead(place[0].Pos, 2*int64(c.repo.Config().GroupSize)) {
+				continue
+			}
 			c.Chunk(ctx, ref) // the error comes again when somebody reads it
 		case <-ctx.Done():
 			return
