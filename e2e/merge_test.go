@@ -113,6 +113,14 @@ func TestMergeContents(t *testing.T) {
 			t.Errorf("contents of %s*: %q, want %q", prefix, got, want)
 		}
 	}
+	for _, m := range []*machine{a, b} {
+		if r := m.run("conflicts", "list", m.mnt); r.code != 31 || strings.Count(r.stdout, "(conflict ") != 1 {
+			t.Errorf("conflicts list: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		m.fails(31, "status", m.mnt)
+	}
+	a.sh("rm f*conflict*")
+	a.must("conflicts", "list", a.mnt)
 	b.sh("touch -d 2037-01-01 h; echo first >h; touch -d 2037-01-01 h")
 	agree(t, a, b)
 	a.sh("echo second >h; touch -d 2001-01-01 h") // later, whatever the clock says

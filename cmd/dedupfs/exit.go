@@ -29,6 +29,7 @@ const (
 	exitLost         = 21  // damage found that cannot be repaired
 	exitHistory      = 22  // history was rolled back or forked
 	exitNotRemote    = 30  // not all on the remote when the time was up
+	exitConflicts    = 31  // merges have renamed something
 	exitInterrupted  = 130 // by Ctrl-C
 )
 

@@ -67,7 +67,7 @@ func TestExitCodesAreDocumented(t *testing.T) {
 		documented[code] = true
 	}
 	known := []int{exitDone, exitFailed, exitUsage, exitPartly, exitNoRepository, exitInUse, exitPassword, exitTooNew, exitAuth,
-		exitUnreachable, exitNoSpace, exitDamaged, exitLost, exitHistory, exitNotRemote, exitInterrupted}
+		exitUnreachable, exitNoSpace, exitDamaged, exitLost, exitHistory, exitNotRemote, exitConflicts, exitInterrupted}
 	for _, code := range known {
 		if !documented[code] {
 			t.Errorf("exit code %d is not documented", code)

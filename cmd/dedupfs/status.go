@@ -130,6 +130,11 @@ func (a *app) showMounts(ctx context.Context, mounts []*mounted) error {
 			return fail(exitHistory, "%s: %s", escape(s.Dir), s.History)
 		}
 	}
+	for _, s := range list {
+		if s.Conflicts > 0 {
+			return fail(exitConflicts, "%d conflicts in %s; see `dedupfs conflicts list`", s.Conflicts, escape(s.Dir))
+		}
+	}
 	return nil
 }
 
