@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dedupfs/dedupfs/remote"
@@ -43,11 +44,14 @@ type simView struct {
 
 	lags    map[string]time.Duration // of listings, by the first element of the directory
 	fail    string                   // "get commits", "list data", "put gc", ...: all of these fail; "" is none
-	after   int                      // puts and deletes that work before the rest of the step fails; -1 is all
-	gets    int                      // of multichunks that fail before the others work
 	worked  bool                     // what fails has worked even so
 	doubled bool
-	failed  bool // something did
+
+	mu    sync.Mutex // guards what follows
+	after int        // puts and deletes that work before the rest of the step fails; -1 is all
+	gets  int        // of multichunks that fail before the others work
+	calls int        // of any kind that work before all others fail; 0 is all
+	done  int        // calls
 }
 
 func topDir(name string) string {
@@ -57,13 +61,20 @@ func topDir(name string) string {
 
 // broken returns an error if an operation is to fail.
 func (v *simView) broken(op, name string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.done++
 	mutation := op == "put" || op == "delete"
-	if mutation && v.after == 0 || v.fail == op+" "+topDir(name) {
-		v.failed = true
-		return fmt.Errorf("%s %s: %w", op, name, errInjected)
-	}
+	fails := v.fail == op+" "+topDir(name) || mutation && v.after == 0 || v.calls > 0 && v.done > v.calls
 	if mutation && v.after > 0 {
 		v.after--
+	}
+	if op == "get" && topDir(name) == dataDir && v.gets > 0 {
+		v.gets--
+		fails = true
+	}
+	if fails {
+		return fmt.Errorf("%s %s: %w", op, name, errInjected)
 	}
 	return nil
 }
@@ -80,10 +91,6 @@ func (v *simView) Put(_ context.Context, name string, data []byte) error {
 }
 
 func (v *simView) Get(_ context.Context, name string, off, n int64) ([]byte, error) {
-	if v.gets > 0 && topDir(name) == dataDir {
-		v.gets--
-		return nil, fmt.Errorf("get %s: %w", name, errInjected)
-	}
 	if err := v.broken("get", name); err != nil {
 		return nil, err
 	}

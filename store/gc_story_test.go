@@ -293,3 +293,41 @@ func TestCollectStories(t *testing.T) {
 		})
 	}
 }
+
+// TestCollectKilled stops a collector at every single call of the remote. Whatever it leaves, nothing that is needed is gone, and the
+// next one finishes.
+func TestCollectKilled(t *testing.T) {
+	rig, err := newSimRig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for calls := 1; ; calls++ {
+		w := newSimWorld(rig, 0, collectRules{}, simFaults{})
+		c0, _, sc := removed(w)
+		view := &simView{r: &w.remote, after: -1, calls: calls, worked: calls%2 == 0}
+		collect := func(view *simView) {
+			sc.slot.view = view
+			_, err := sc.c.Condemn(w.ctx)
+			sc.judge(err)
+			w.wait(1)
+			c0.do(quiet(w), c0.sync)
+			sc.lookBy(view)
+			w.wait(2)
+			sc.finish(view)
+		}
+		collect(view)
+		c0.checkNeeds()
+		if view.done <= calls {
+			t.Logf("%d calls", view.done)
+			if w.counts.deleted == 0 {
+				t.Error("nothing was deleted")
+			}
+			return
+		}
+		sc.restart()
+		collect(quiet(w))
+		if w.checkEmpty(); w.violation != "" {
+			t.Fatalf("stopped after %d calls: %s", calls, w.violation)
+		}
+	}
+}
