@@ -186,6 +186,9 @@ func (f *follower) follow(ctx context.Context, heads []store.Head, own bool) err
 		if sw != nil {
 			sw.tellKernel() // without a lock that a request may wait for
 		}
+		if errors.Is(err, errHeld) {
+			break
+		}
 		if err != nil {
 			return err
 		}

@@ -385,3 +385,37 @@ func TestFollowUnlinked(t *testing.T) {
 		t.Errorf("%d records of files without names are left, %v", n, err)
 	}
 }
+
+// TestFollowHeld removes a file elsewhere that is open for writing here.
+func TestFollowHeld(t *testing.T) {
+	a := newEnv(t)
+	a.overwrite("f", "old")
+	a.sync()
+	b := a.other()
+	h, err := b.v.Open(ctx, b.walk("f"), syscall.O_RDWR, Cred{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.v.Unlink(ctx, Root, []byte("f")); err != nil {
+		t.Fatal(err)
+	}
+	a.sync()
+	b.sync()
+	if !b.v.Status(ctx).Behind {
+		t.Error("nobody says that something is not shown yet")
+	}
+	if _, err := h.Write(ctx, []byte("O"), 0); err != nil {
+		t.Fatal(err)
+	}
+	agree(t, a, b)
+	h.Release()
+	if got := string(a.read("f")); got != "Old" {
+		t.Errorf("what was written reads %q elsewhere", got)
+	}
+	if err := a.v.Unlink(ctx, Root, []byte("f")); err != nil {
+		t.Fatal(err)
+	}
+	if all := agree(t, a, b); len(all) != 0 {
+		t.Errorf("after the last handle was closed: %v", all)
+	}
+}

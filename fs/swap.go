@@ -110,7 +110,24 @@ func (s *swap) prepareTable(ctx context.Context) error {
 		}
 		s.fresh[in.ino] = a
 	}
+	s.v.mu.RLock()
+	defer s.v.mu.RUnlock()
+	for _, in := range ins {
+		if s.held(in) {
+			return errHeld
+		}
+	}
 	return nil
+}
+
+// errHeld says that a file which others have removed is open for writing here. What will be written to it counts as an edit,
+// which brings it back; until then, or until it is closed, the base has to stay.
+var errHeld = errors.New("a file that was removed elsewhere is open for writing")
+
+// held reports whether in is such a file. Volume.mu must be held.
+func (s *swap) held(in *inode) bool {
+	a := s.fresh[in.ino]
+	return in.writers > 0 && !in.orphan && (a == nil || a.Nlink == 0)
 }
 
 // tellKernel makes the kernel look again at what has changed.
@@ -155,7 +172,7 @@ func (s *swap) tableReady() bool {
 			return false
 		}
 		_, changes := s.what.inodes[ino]
-		if _, looked := s.fresh[ino]; changes && (!looked || in.content == nil) {
+		if _, looked := s.fresh[ino]; changes && (!looked || in.content == nil || s.held(in)) {
 			return false
 		}
 	}
