@@ -283,10 +283,9 @@ func treeOf(ref Ref) simTree { return simTree{ref.ID, ref.Hint.Multichunk} }
 
 // simCommit is what the oracle knows of a commit.
 type simCommit struct {
-	head    Head
-	vv      map[chain]Head // what it has seen, itself included
-	needs   map[Name]bool
-	retired bool
+	head  Head
+	vv    map[chain]Head // what it has seen, itself included
+	needs map[Name]bool
 }
 
 func newSimWorld(rig *simRig, seed uint64, rules collectRules, faults simFaults) *simWorld {

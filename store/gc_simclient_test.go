@@ -646,7 +646,7 @@ func (c *simClient) sealCommit(commit *Commit, i *simIntent) error {
 	if err != nil {
 		return err
 	}
-	o := &simCommit{head: sealed.Head, vv: map[chain]Head{}, needs: map[Name]bool{}, retired: commit.Retired}
+	o := &simCommit{head: sealed.Head, vv: map[chain]Head{}, needs: map[Name]bool{}}
 	for _, h := range commit.Seen {
 		o.vv[h.chain()] = h
 	}

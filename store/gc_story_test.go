@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -329,5 +330,25 @@ func TestCollectKilled(t *testing.T) {
 		if w.checkEmpty(); w.violation != "" {
 			t.Fatalf("stopped after %d calls: %s", calls, w.violation)
 		}
+	}
+}
+
+// TestCollectTooMuch sees that a repository is not emptied unasked.
+func TestCollectTooMuch(t *testing.T) {
+	rig, err := newSimRig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newSimWorld(rig, 0, collectRules{}, simFaults{})
+	c0, _, sc := removed(w)
+	delete(c0.files, "a/0")
+	c0.do(quiet(w), c0.sync)
+	sc.slot.view = quiet(w)
+	found, err := sc.slot.repo.NewCollector(nil).Condemn(w.ctx)
+	if !errors.Is(err, ErrTooMuch) || len(found.Garbage) != 4 || found.Notice != nil {
+		t.Errorf("Condemn = %+v, %v, want four multichunks and ErrTooMuch", found, err)
+	}
+	if notices, err := sc.slot.repo.Notices(w.ctx, nil); err != nil || len(notices) > 0 {
+		t.Errorf("Notices = %v, %v, want none", notices, err)
 	}
 }
