@@ -250,8 +250,17 @@ func TestFollowBusy(t *testing.T) {
 		a.sync()
 		b.sync()
 	}
+	followed := 0
+	for name := range b.listing() {
+		if strings.HasPrefix(name, "/a") {
+			followed++
+		}
+	}
 	close(stop)
 	wg.Wait()
+	if followed < 14 {
+		t.Errorf("%d of 15 files of the other are shown while files are being written here", followed)
+	}
 	all := agree(t, a, b)
 	if len(all) != written+15 || written == 0 {
 		t.Errorf("%d files, want %d and 15", len(all), written)
