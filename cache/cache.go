@@ -352,6 +352,9 @@ func (c *Cache) logGrown(held int64) {
 	}
 }
 
+// Size returns the budget of the local disk, in bytes.
+func (c *Cache) Size() int64 { return c.o.Size }
+
 // SetPressure says whom to ask for a commit and a publication instead of Options.Pressure.
 func (c *Cache) SetPressure(ask func()) { c.pressure.Store(&ask) }
 

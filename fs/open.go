@@ -13,7 +13,7 @@ import (
 // Open opens the volume of a repository for one client, whose state is in ca. It brings back what was answered before a
 // crash. Without network it shows what this machine knows, if it has opened the repository before.
 func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Options) (*Volume, error) {
-	v := &Volume{repo: repo, ca: ca, log: ca.Log(), opt: o.withDefaults(),
+	v := &Volume{repo: repo, ca: ca, log: ca.Log(), opt: o.withDefaults(ca.Size()),
 		active: newOverlay(), table: map[Ino]*inode{}, dirty: map[*inode]struct{}{}}
 	v.base = v.localTree(store.Ref{})
 	v.snapshots = newSnapshotViews(v)

@@ -22,7 +22,7 @@ type Options struct {
 	Host         string        // name of this client for people; the host name by default
 	CommitAfter  time.Duration // quiet time after the last change before a commit; 2 s by default
 	CommitEvery  time.Duration // the longest time that changes stay without a commit; 30 s by default
-	DirtyBytes   int64         // staged bytes that force a commit; 128 MiB by default
+	DirtyBytes   int64         // staged bytes that force a commit; 1 GiB by default, less for a small cache
 	DirtyRecords int           // changed records that force a commit; 50,000 by default
 	Poll         time.Duration // how often other clients are looked for; 10 s by default, negative never
 	RemoteFsync  bool          // fsync returns when the data is on the remote
@@ -32,14 +32,14 @@ type Options struct {
 	Logger       *slog.Logger
 }
 
-func (o *Options) withDefaults() Options {
+func (o *Options) withDefaults(cacheSize int64) Options {
 	var d Options
 	if o != nil {
 		d = *o
 	}
 	setDefault(&d.CommitAfter, 2*time.Second)
 	setDefault(&d.CommitEvery, 30*time.Second)
-	setDefault(&d.DirtyBytes, 128<<20)
+	setDefault(&d.DirtyBytes, min(1<<30, cacheSize/16))
 	setDefault(&d.DirtyRecords, 50_000)
 	setDefault(&d.Poll, 10*time.Second)
 	setDefault(&d.SnapshotsDir, ".snapshots")
