@@ -139,7 +139,11 @@ func (l *Log) follow(pos, check Pos, last uint32, fn func(s *segment, r record) 
 			from = check.offset()
 		}
 		synced = max(synced, s.synced)
-		stop, err := s.walk(off, s.end, from, func(r record) error {
+		last, err := s.left(segments)
+		if err != nil {
+			return 0, 0, err
+		}
+		stop, err := s.walk(off, last, from, func(r record) error {
 			if r.typ == typeMark && len(r.body) == 8 {
 				synced = max(synced, Pos(binary.BigEndian.Uint64(r.body)))
 			}
@@ -154,6 +158,21 @@ func (l *Log) follow(pos, check Pos, last uint32, fn func(s *segment, r record) 
 		end = makePos(s.number, stop)
 	}
 	return end, synced, nil
+}
+
+// left returns where the log went on in another segment; the end of s if it did not. What lies behind that in s is what an
+// append left that failed: it may look like a record.
+func (s *segment) left(segments []*segment) (int64, error) {
+	for _, next := range slices.Backward(segments) {
+		if next.torn || next.number <= s.number || next.prev.segment() != s.number {
+			continue
+		}
+		_, ok, err := next.record(&window{file: next.file, end: next.end}, segmentHeaderSize)
+		if ok || err != nil {
+			return min(next.prev.offset(), s.end), err
+		}
+	}
+	return s.end, nil
 }
 
 // successors returns for each end of the log the segment that was started there.

@@ -290,6 +290,43 @@ func logFailsAt(t *testing.T, rng *rand.Rand, i int, errno syscall.Errno, foreve
 	return hit
 }
 
+// TestLogLeftover has a whole record behind the place where the log went on in another segment, as an append leaves it that has
+// failed after it had written everything.
+func TestLogLeftover(t *testing.T) {
+	rng := newRand(t)
+	d := cachetest.NewDisk(0)
+	l := openLog(t, d, 0)
+	var want []logRecord
+	appendTo := func(l *cache.Log) (r logRecord) {
+		r = randomRecord(rng)
+		var err error
+		if r.pos, _, err = l.Append(r.typ, r.body, r.data); err == nil {
+			err = l.Sync(l.End())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	want = append(want, appendTo(l))
+	other := d.Clone()
+	left := appendTo(l)
+	name := fmt.Sprintf("log/%08x", uint64(left.pos)>>32)
+	b, err := d.Read(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l2 := openLog(t, other, 0)
+	want = append(want, appendTo(l2), appendTo(l2)) // in a segment of its own
+	if err := l2.CloseForTest(); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Replace(name, b); err != nil {
+		t.Fatal(err)
+	}
+	checkPrefix(t, replayAll(t, openLog(t, other, 0), 0), want, len(want))
+}
+
 // TestLogFull fills a disk: nothing that was accepted is lost, and records without data still go.
 func TestLogFull(t *testing.T) {
 	rng := newRand(t)
