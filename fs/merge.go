@@ -370,9 +370,13 @@ func (m *merger) restoreParents(ctx context.Context) (any bool, err error) {
 			}
 		}
 		for _, l := range n.links {
+			known := m.nodes[l.parent] != nil
 			p, err := m.node(ctx, l.parent)
 			if err != nil {
 				return false, err
+			}
+			if !known {
+				queue = append(queue, p)
 			}
 			if p.alive() {
 				continue

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/dedupfs/dedupfs/remote"
@@ -88,7 +89,8 @@ func (c *simClient) edit(r *rand.Rand) {
 // poll sees the newest commits of others, or with stale older ones and not of all. It reports whether anything was new.
 func (c *simClient) poll(r *rand.Rand, stale bool) bool {
 	var heads []store.Head
-	for client, newest := range c.g.newest {
+	for _, client := range slices.SortedFunc(maps.Keys(c.g.newest), func(a, b store.ClientID) int { return slices.Compare(a[:], b[:]) }) {
+		newest := c.g.newest[client]
 		seq := newest
 		if stale {
 			seq = store.Seq(r.Int63n(int64(newest) + 1))
