@@ -50,10 +50,23 @@ func (d diskSpace) dataReserve() int64 { return min(64<<20, d.total/8) }
 // writes through mapped files, and a process that does so on a full disk is killed.
 func (d diskSpace) dbReserve() int64 { return min(16<<20, d.total/16) }
 
-// diskFull reports whether n bytes of data do not fit on the disk.
-func (s *space) diskFull(n int64) bool {
+// reserve is what is left free on the disk by whoever takes space for what. The
+// smallest is above that of the database: receipts and the database have to be
+// written before anything in the log can go.
+func (d diskSpace) reserve(what claim) int64 {
+	switch what {
+	case forData:
+		return d.dataReserve()
+	case forCommit:
+		return d.dbReserve() + d.dbReserve()/2
+	}
+	return d.dbReserve() + d.dbReserve()/4
+}
+
+// diskFull reports whether n more bytes do not fit on the disk.
+func (s *space) diskFull(n int64, what claim) bool {
 	d := s.free()
-	return d.free-n < d.dataReserve()
+	return d.free-n < d.reserve(what)
 }
 
 // patience returns a function that waits until space may have been freed. It
@@ -92,8 +105,8 @@ type claim uint8
 
 const (
 	forData   claim = iota // bytes of users: what the budget and the disk have beyond their reserves
-	forRecord              // records without data: the reserves too
-	forCommit              // what a commit cannot do without: as much as the disk has, for it is what gives space back
+	forRecord              // records without data: the reserve of data too
+	forCommit              // what a commit cannot do without: beyond the budget too, for it is what gives space back
 )
 
 // take takes n bytes and reports whether there were as many, evicting what is
@@ -105,7 +118,7 @@ func (s *space) take(n int64, what claim) bool {
 	}
 	for {
 		used := s.used.Load()
-		if used+n <= limit && (what != forData || !s.diskFull(n)) {
+		if used+n <= limit && !s.diskFull(n, what) {
 			if s.used.CompareAndSwap(used, used+n) {
 				return true
 			}
@@ -114,7 +127,7 @@ func (s *space) take(n int64, what claim) bool {
 		if freed, err := s.evictOne(); err == nil && freed > 0 {
 			continue
 		}
-		if what == forCommit {
+		if what == forCommit && !s.diskFull(n, what) {
 			s.used.Add(n)
 			return true
 		}
