@@ -151,6 +151,18 @@ func (v *Volume) pollHeads(ctx context.Context, all bool) ([]store.Head, error) 
 	return heads, err
 }
 
+// damage returns what was damaged of the commits when they were last looked for. Who has a state goes on with it; who has none must
+// not take what is left of the history for all of it.
+func (f *follower) damage() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var damaged *store.ObjectError
+	if errors.As(f.lastErr, &damaged) {
+		return f.lastErr
+	}
+	return nil
+}
+
 // noteHistory keeps what a poll has told of the history on the remote. One that failed otherwise has told nothing.
 func (f *follower) noteHistory(err error) {
 	f.mu.Lock()

@@ -89,6 +89,9 @@ func (v *Volume) openBase(ctx context.Context) error {
 		v.opt.Logger.Warn("working off line", "err", err)
 		return nil
 	}
+	if err == nil && !ok {
+		return v.follower.damage()
+	}
 	return err
 }
 
