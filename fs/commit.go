@@ -3,7 +3,6 @@ package fs
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -253,9 +252,6 @@ func (v *Volume) freeze(c *cut, in *inode) {
 	c.files = append(c.files, &frozenFile{in: in, layer: in.frozen, size: int64(in.attrs.Size)})
 }
 
-// errNothing says that there is nothing to commit.
-var errNothing = errors.New("nothing to commit")
-
 // commit makes a local commit of all changes so far. edit, if not nil, changes the map of snapshots as part of it, and
 // is called even if nothing else changed.
 func (c *committer) commit(ctx context.Context, edit snapshotEdit) error {
@@ -331,10 +327,9 @@ func (c *committer) flushFiles(ctx context.Context, cut *cut) error {
 
 func (c *committer) flushFile(ctx context.Context, cut *cut, f *frozenFile) error {
 	v, in := c.v, f.in
-	if err := v.ensureContent(ctx, in); err != nil {
+	if err := v.lockContent(ctx, in, in.mu.RLocker()); err != nil {
 		return err
 	}
-	in.mu.RLock()
 	f.base = *in.content
 	in.mu.RUnlock()
 	m, err := v.flush(ctx, f, cut.lc)

@@ -120,26 +120,15 @@ func (v *Volume) newHandle(in *inode, flags uint32) *Handle {
 	return &Handle{v: v, in: in, append: flags&syscall.O_APPEND != 0, write: wantsWrite(flags)}
 }
 
-// Version returns a number that changes with the file's content: while it stays the same, so may cached pages.
-func (h *Handle) Version() uint64 {
-	if h.in == nil {
-		return 0
-	}
-	h.in.mu.RLock()
-	defer h.in.mu.RUnlock()
-	return h.in.version
-}
-
 // Read fills p from off on and returns how many bytes there were; fewer than len(p) only at the end of the file.
 func (h *Handle) Read(ctx context.Context, p []byte, off int64) (int, error) {
 	if h.in == nil {
 		return h.readSnapshot(ctx, p, off)
 	}
 	v, in := h.v, h.in
-	if err := v.ensureContent(ctx, in); err != nil {
+	if err := v.lockContent(ctx, in, in.mu.RLocker()); err != nil {
 		return 0, err
 	}
-	in.mu.RLock()
 	size := int64(in.attrs.Size)
 	if off >= size {
 		in.mu.RUnlock()
@@ -260,7 +249,6 @@ func (in *inode) wrote(w *writeRecord, n int64, by store.ClientID) {
 	in.attrs.Size = max(in.attrs.Size, uint64(w.off+n))
 	in.attrs.Mtime, in.attrs.Ctime, in.attrs.Changed = w.now, w.now, by
 	in.stale = true
-	in.version++
 }
 
 // logAttrs puts the inode record into the log before the first write after a cut, so that replaying needs no tree.
@@ -401,11 +389,10 @@ func (h *Handle) shape(ctx context.Context) (*fileView, error) {
 	if h.in == nil {
 		return &fileView{base: h.snap, size: h.size}, nil
 	}
-	if err := h.v.ensureContent(ctx, h.in); err != nil {
+	in := h.in
+	if err := h.v.lockContent(ctx, in, &in.mu); err != nil { // a copy changes the tree that it is taken of
 		return nil, err
 	}
-	in := h.in
-	in.mu.Lock() // a copy changes the tree that it is taken of
 	defer in.mu.Unlock()
 	var layers []*layer
 	for _, l := range in.layers() {
@@ -462,10 +449,9 @@ func (v *Volume) cloneFile(ctx context.Context, hin, hout *Handle, n int64) (don
 	if hin.in == nil {
 		m, size = hin.snap.m, hin.size
 	} else {
-		if err := v.ensureContent(ctx, hin.in); err != nil {
+		if err := v.lockContent(ctx, hin.in, hin.in.mu.RLocker()); err != nil {
 			return 0, err
 		}
-		hin.in.mu.RLock()
 		dirty := !hin.in.active.empty() || hin.in.frozen != nil
 		m, size = *hin.in.content, int64(hin.in.attrs.Size)
 		hin.in.mu.RUnlock()
@@ -476,15 +462,15 @@ func (v *Volume) cloneFile(ctx context.Context, hin, hout *Handle, n int64) (don
 	if m.Ref.IsZero() || m.Ref.Hint.IsZero() || n < size {
 		return 0, nil // what is not on the remote yet must not be named by a record that outlasts a crash
 	}
-	if err := v.ensureContent(ctx, hout.in); err != nil {
-		return 0, err
-	}
 	err = v.update(ctx, func(t *tx) error {
 		done = 0
 		out := hout.in
 		t.lock(out)
-		if out.attrs.Size > 0 || !out.active.empty() || out.frozen != nil || out.cutOff || !out.content.Ref.IsZero() {
+		if out.attrs.Size > 0 || !out.active.empty() || out.frozen != nil || out.cutOff {
 			return nil
+		}
+		if below, err := t.loadContent(out); err != nil || !below.Ref.IsZero() {
+			return err
 		}
 		a := out.attrs
 		a.Size, a.Mtime, a.Ctime, a.Changed = uint64(size), t.now, t.now, t.v.me
@@ -493,7 +479,6 @@ func (v *Volume) cloneFile(ctx context.Context, hin, hout *Handle, n int64) (don
 		t.after = append(t.after, func() {
 			c := m
 			out.content = &c
-			out.version++
 		})
 		done = size
 		return nil

@@ -21,8 +21,7 @@ type inode struct {
 	orphan  bool       // has no name any more, or never had one: its records go when nobody uses it
 	cutOff  bool       // another client's state has taken its place: it has no records, and goes when nobody uses it
 
-	opens, writers int    // guarded by Volume.mu
-	version        uint64 // counts changes of the content; guarded by mu
+	opens, writers int // guarded by Volume.mu
 }
 
 func (in *inode) isDir() bool { return in.attrs.Mode&syscall.S_IFMT == syscall.S_IFDIR }
@@ -55,7 +54,6 @@ func (in *inode) apply(op contentOp) {
 	default:
 		l.put(extent{off: op.off, n: op.n, hole: true})
 	}
-	in.version++
 }
 
 // load returns the inode in the table for ino, made from its record if need be. Volume.mu must be held exclusively.
@@ -118,6 +116,21 @@ func (v *Volume) ensureContent(ctx context.Context, in *inode) error {
 		}
 		return err
 	})
+}
+
+// lockContent takes l, which is in.mu in one of its modes, with what lies below in's layers loaded: taking over another client's
+// state may drop it again before the lock is held. The remote is called without any lock.
+func (v *Volume) lockContent(ctx context.Context, in *inode, l sync.Locker) error {
+	for {
+		if err := v.ensureContent(ctx, in); err != nil {
+			return err
+		}
+		l.Lock()
+		if in.content != nil {
+			return nil
+		}
+		l.Unlock()
+	}
 }
 
 func (v *Volume) markDirty(in *inode) {

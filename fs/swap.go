@@ -212,7 +212,6 @@ func (s *swap) refresh(in *inode, a *attrs) {
 		return
 	}
 	in.attrs, in.content = *a, nil
-	in.version++
 }
 
 // noteSeen notes what the base contains. If a crash comes before it, the next mount finds that in the local commit, or
