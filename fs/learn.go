@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/dedupfs/dedupfs/store"
@@ -36,10 +37,10 @@ func (l *learner) close() {
 // learn reads the tables of all data multichunks that the commits of all clients announce, the newest first. A client whose newest
 // commits announce nothing new has been learned before.
 func (l *learner) learn(ctx context.Context) error {
-	heads, err := l.v.repo.Poll(ctx, new(store.Trust))
-	if err != nil {
-		return err
-	}
+	f := l.v.follower
+	f.mu.Lock()
+	heads := slices.Clone(f.heads) // as opening the volume has found them
+	f.mu.Unlock()
 	for _, h := range heads {
 		if err := l.learnChain(ctx, h); err != nil {
 			return fmt.Errorf("%s: %w", h, err)
