@@ -38,10 +38,15 @@ test: ## all tests but the long ones
 soak: ## the long tests, one to two hours
 	DEDUPFS_LONG=1 $(GO) test $(SLIM) -timeout 4h -count 1 ./...
 
+# A deadline may be reported as a failure by Go before 1.27 (golang/go#75804): what
+# counts is a failing input, which go test names. FUZZTIME=1000x has no deadline.
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME, 10s by default
 	@git grep -o '^func Fuzz[A-Za-z0-9_]*' -- '*_test.go' | sed 's|/[^/]*:func | |' | while read -r dir target; do \
-		$(GO) test $(SLIM) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir" || exit 1; \
+		echo "$$target in $$dir"; \
+		out=$$($(GO) test $(SLIM) -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir" 2>&1) && continue; \
+		case $$out in *'Failing input'*) ;; *'    context deadline exceeded'*) continue ;; esac; \
+		echo "$$out"; exit 1; \
 	done
 
 .PHONY: bench-chunking
