@@ -99,7 +99,25 @@ func (r *Repository) putNotice(ctx context.Context, n *Notice) error {
 // Notices returns all notices that are listed, in the order of their ids, and those of also that the listing lacks and that are
 // still there: a client asks for those that it has gone by before. It is an error if one of them cannot be read.
 func (r *Repository) Notices(ctx context.Context, also []NoticeID) ([]*Notice, error) {
-	ids := slices.Clone(also)
+	ids, err := r.listNotices(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ids = append(ids, also...)
+	slices.SortFunc(ids, compareNotices)
+	ids = slices.Compact(ids)
+	found, err := r.getNotices(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found, func(n *Notice) bool { return n == nil }), nil
+}
+
+func compareNotices(a, b NoticeID) int { return bytes.Compare(a[:], b[:]) }
+
+// listNotices returns what is listed, each once, in the order of ids.
+func (r *Repository) listNotices(ctx context.Context) ([]NoticeID, error) {
+	var ids []NoticeID
 	_, err := listIDs(ctx, r.st, noticesDir, false, func(id [16]byte, e remote.Entry) {
 		if e.Size <= maxNoticeWire {
 			ids = append(ids, id)
@@ -108,8 +126,12 @@ func (r *Repository) Notices(ctx context.Context, also []NoticeID) ([]*Notice, e
 	if err != nil && !errors.Is(err, remote.ErrNotExist) {
 		return nil, fmt.Errorf("list %s: %w", noticesDir, err)
 	}
-	slices.SortFunc(ids, func(a, b NoticeID) int { return bytes.Compare(a[:], b[:]) })
-	ids = slices.Compact(ids)
+	slices.SortFunc(ids, compareNotices)
+	return slices.Compact(ids), nil
+}
+
+// getNotices fetches notices; nil stands for one that is not there.
+func (r *Repository) getNotices(ctx context.Context, ids []NoticeID) ([]*Notice, error) {
 	found := make([]*Notice, len(ids))
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
@@ -122,10 +144,7 @@ func (r *Repository) Notices(ctx context.Context, also []NoticeID) ([]*Notice, e
 			return err
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(found, func(n *Notice) bool { return n == nil }), nil
+	return found, group.Wait()
 }
 
 // notice fetches a notice. It is asked for even if it has been read before: it may have been deleted.
@@ -157,7 +176,61 @@ type Condemned struct {
 	mu      sync.Mutex // guards what follows
 	names   map[Name]bool
 	notices map[NoticeID]bool
+	gone    map[NoticeID]bool // of the known ones: those that were asked for and are not there any more
 	evicted map[chain]Head
+}
+
+// Read makes the notices of r known, and returns those that are there, in the order of their ids: those that are listed, and of also
+// those that the listing lacks and that are still there. Also are those that the client's newest commit acknowledges. Fresh are the
+// multichunks that were not condemned before: their chunks must be forgotten. What is known already is not fetched again. After an
+// error nothing new is known.
+func (c *Condemned) Read(ctx context.Context, r *Repository, also []NoticeID) (present []NoticeID, fresh []Name, err error) {
+	listed, err := r.listNotices(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ask := listed
+	for _, id := range also {
+		if _, found := slices.BinarySearchFunc(listed, id, compareNotices); !found && !c.isGone(id) {
+			ask = append(slices.Clip(ask), id)
+		}
+	}
+	var missing []NoticeID
+	for _, id := range ask {
+		if _, isListed := slices.BinarySearchFunc(listed, id, compareNotices); isListed && c.knows(id) {
+			present = append(present, id)
+		} else {
+			missing = append(missing, id)
+		}
+	}
+	notices, err := r.getNotices(ctx, missing)
+	if err != nil {
+		return nil, nil, err
+	}
+	fresh = c.Add(notices)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, id := range missing {
+		if notices[i] != nil {
+			present = append(present, id)
+		} else {
+			c.gone[id] = true
+		}
+	}
+	slices.SortFunc(present, compareNotices)
+	return present, fresh, nil
+}
+
+func (c *Condemned) knows(id NoticeID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.notices[id]
+}
+
+func (c *Condemned) isGone(id NoticeID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gone[id]
 }
 
 // Add makes notices known, and returns the multichunks that were not condemned before: their chunks must be forgotten.
@@ -165,11 +238,11 @@ func (c *Condemned) Add(notices []*Notice) []Name {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.names == nil {
-		c.names, c.notices, c.evicted = map[Name]bool{}, map[NoticeID]bool{}, map[chain]Head{}
+		c.names, c.notices, c.gone, c.evicted = map[Name]bool{}, map[NoticeID]bool{}, map[NoticeID]bool{}, map[chain]Head{}
 	}
 	var fresh []Name
 	for _, n := range notices {
-		if c.notices[n.ID] {
+		if n == nil || c.notices[n.ID] {
 			continue
 		}
 		c.notices[n.ID] = true

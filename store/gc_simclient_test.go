@@ -236,17 +236,14 @@ func (c *simClient) readNotices() error {
 	if c.head != nil && !c.w.faults.forgetsAcks {
 		also = c.head.Acks
 	}
-	notices, err := c.slot.repo.Notices(c.w.ctx, also)
+	present, fresh, err := c.cond.Read(c.w.ctx, c.slot.repo, also)
 	if err != nil {
 		return err
 	}
-	for _, name := range c.cond.Add(notices) {
+	for _, name := range fresh {
 		c.forget(name)
 	}
-	c.notices = nil
-	for _, n := range notices {
-		c.notices = append(c.notices, n.ID)
-	}
+	c.notices = present
 	c.ready = true
 	if c.cond.Evicted(c.id, c.reg.Incarnation) {
 		c.rebirth()
