@@ -300,6 +300,14 @@ func (w *waves) hint(ref store.Ref) store.Hint {
 	return w.c.knownHint(ref)
 }
 
+// HintOf returns where ref lies on the remote; zero if that is not known, as before it is there.
+func (c *Cache) HintOf(ref store.Ref) store.Hint {
+	if !ref.Hint.IsZero() {
+		return ref.Hint
+	}
+	return c.knownHint(ref)
+}
+
 // knownHint returns the hint of a reference that has none; zero if it is not known.
 func (c *Cache) knownHint(ref store.Ref) store.Hint {
 	if ref.Kind == store.RefChunk {

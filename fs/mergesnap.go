@@ -33,7 +33,7 @@ func mergeSnapshots(ctx context.Context, base, first, second *tree.Tree) (store.
 			taken[string(k)] = s2
 			return e1, nil
 		}
-		s1.Hold, s1.Forgotten = s1.Hold || s2.Hold, s1.Forgotten && s2.Forgotten
+		s1.Hold, s1.Forgotten, s1.Order = s1.Hold || s2.Hold, s1.Forgotten && s2.Forgotten, max(s1.Order, s2.Order)
 		return s1.entry(), nil
 	})
 	if err != nil || len(taken) == 0 {

@@ -24,7 +24,8 @@ type Snapshot struct {
 	Forgotten bool      `json:"forgotten,omitempty"`
 	Client    string    `json:"client"`
 
-	Root store.Ref `json:"-"`
+	Root  store.Ref `json:"-"`
+	Order uint64    `json:"-"` // above that of all snapshots that its maker knew; 0 in old records
 }
 
 // latestName is the name of the newest snapshot in the virtual directory.
@@ -39,8 +40,10 @@ var ErrNoSnapshot = fmt.Errorf("no such snapshot; list them with: dedupfs snapsh
 // ErrSnapshotExists says that a name is taken.
 var ErrSnapshotExists = fmt.Errorf("there is a snapshot of this name already; choose another one: %w", syscall.EEXIST)
 
-const snapshotVersion = 1
+const snapshotVersion = 2
 
+// appendSnapshot encodes s. The root of a forgotten snapshot stands in the value, where garbage collection does not look: what
+// only it held can be collected, and until then it can be brought back.
 func appendSnapshot(dst []byte, s *Snapshot) []byte {
 	flags := byte(0)
 	if s.Hold {
@@ -56,13 +59,36 @@ func appendSnapshot(dst []byte, s *Snapshot) []byte {
 		dst = binary.AppendUvarint(dst, uint64(len(str)))
 		dst = append(dst, str...)
 	}
+	dst = binary.AppendUvarint(dst, s.Order)
+	if s.Forgotten && !s.Root.IsZero() {
+		dst = appendRoot(dst, s.Root)
+	}
 	return dst
+}
+
+// rootSize is the length of a root in a record, in bytes.
+const rootSize = 32 + 16 + 8
+
+func appendRoot(dst []byte, ref store.Ref) []byte {
+	dst = append(append(dst, ref.ID[:]...), ref.Hint.Multichunk[:]...)
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(dst, ref.Hint.Off), ref.Hint.Len)
+}
+
+func parseRoot(r *reader) store.Ref {
+	ref := store.Ref{Kind: store.RefNode}
+	copy(ref.ID[:], r.bytes(len(ref.ID)))
+	copy(ref.Hint.Multichunk[:], r.bytes(len(ref.Hint.Multichunk)))
+	if b := r.bytes(8); b != nil {
+		ref.Hint.Off, ref.Hint.Len = binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
+	}
+	return ref
 }
 
 func parseSnapshot(e *store.Entry) (*Snapshot, error) {
 	r := reader{b: e.Value}
-	if r.byte() != snapshotVersion {
-		return nil, fmt.Errorf("snapshot record version: %w", errRecord)
+	version := r.byte()
+	if version < 1 || version > snapshotVersion {
+		return nil, fmt.Errorf("snapshot record version %d: %w", version, errRecord)
 	}
 	flags := r.byte()
 	s := &Snapshot{Name: string(e.Key), Hold: flags&1 != 0, Forgotten: flags&2 != 0}
@@ -74,8 +100,14 @@ func parseSnapshot(e *store.Entry) (*Snapshot, error) {
 	if tags != "" {
 		s.Tags = strings.Split(tags, "\x00")
 	}
-	if len(e.Refs) > 0 {
+	if version > 1 {
+		s.Order = r.uvarint()
+	}
+	switch {
+	case len(e.Refs) > 0:
 		s.Root = e.Refs[0]
+	case s.Forgotten && len(r.b) > 0:
+		s.Root = parseRoot(&r)
 	}
 	if r.bad || len(r.b) != 0 || len(e.Refs) > 1 {
 		return nil, errRecord
@@ -85,7 +117,7 @@ func parseSnapshot(e *store.Entry) (*Snapshot, error) {
 
 func (s *Snapshot) entry() *store.Entry {
 	e := &store.Entry{Key: []byte(s.Name), Value: appendSnapshot(nil, s)}
-	if !s.Root.IsZero() {
+	if !s.Root.IsZero() && !s.Forgotten {
 		e.Refs = []store.Ref{s.Root}
 	}
 	return e
@@ -113,16 +145,22 @@ func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, erro
 		return Snapshot{}, err
 	}
 	s.Host, s.Client = v.opt.Host, fmt.Sprintf("%x", v.me[:])
-	if n := len(appendSnapshot(nil, &s)); n > store.MaxValue {
-		return Snapshot{}, fmt.Errorf("message and tags take %d bytes too many; shorten them", n-store.MaxValue)
+	if err := checkSnapshotSize(&s); err != nil {
+		return Snapshot{}, err
 	}
 	err := v.commits.commit(ctx, func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error) {
 		t := tree.New(nodes, snaps, v.treeOptions())
-		if _, ok, err := t.Get(ctx, []byte(s.Name)); err != nil {
+		all, err := allSnapshots(ctx, t)
+		if err != nil {
 			return store.Ref{}, err
-		} else if ok {
-			return store.Ref{}, ErrSnapshotExists
 		}
+		for _, other := range all {
+			if other.Name == s.Name && !other.Forgotten {
+				return store.Ref{}, ErrSnapshotExists
+			}
+			s.Order = max(s.Order, other.Order)
+		}
+		s.Order++
 		s.Root = root
 		return t.Apply(ctx, slices.Values([]tree.Edit{{Key: []byte(s.Name), Entry: s.entry()}}))
 	})
@@ -141,32 +179,6 @@ func (v *Volume) snapshotsChanged(names ...string) {
 	}
 }
 
-// ForgetSnapshot takes the name of a state away. What only it held can be collected.
-func (v *Volume) ForgetSnapshot(ctx context.Context, name string) error {
-	if v.opt.ReadOnly {
-		return syscall.EROFS
-	}
-	defer v.snapshotsChanged(name)
-	return v.commits.commit(ctx, func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error) {
-		t := tree.New(nodes, snaps, v.treeOptions())
-		e, ok, err := t.Get(ctx, []byte(name))
-		if err != nil {
-			return store.Ref{}, err
-		}
-		if !ok {
-			return store.Ref{}, ErrNoSnapshot
-		}
-		s, err := parseSnapshot(&e)
-		if err != nil {
-			return store.Ref{}, err
-		}
-		if s.Hold {
-			return store.Ref{}, fmt.Errorf("snapshot %q is held", name)
-		}
-		return t.Apply(ctx, slices.Values([]tree.Edit{{Key: []byte(name)}}))
-	})
-}
-
 // snapshotMap returns the map of snapshots as it is now.
 func (v *Volume) snapshotMap() *tree.Tree {
 	v.mu.RLock()
@@ -179,7 +191,14 @@ func (v *Volume) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	return listSnapshots(ctx, v.snapshotMap())
 }
 
+// listSnapshots returns the snapshots of a map that are not forgotten, the oldest first.
 func listSnapshots(ctx context.Context, t *tree.Tree) ([]Snapshot, error) {
+	snaps, err := allSnapshots(ctx, t)
+	return slices.DeleteFunc(snaps, func(s Snapshot) bool { return s.Forgotten }), err
+}
+
+// allSnapshots returns the snapshots of a map, forgotten ones too, the oldest first.
+func allSnapshots(ctx context.Context, t *tree.Tree) ([]Snapshot, error) {
 	var snaps []Snapshot
 	it := t.Seek(ctx, nil)
 	for it.Next(ctx) {
@@ -188,11 +207,9 @@ func listSnapshots(ctx context.Context, t *tree.Tree) ([]Snapshot, error) {
 		if err != nil {
 			return nil, fmt.Errorf("snapshot %q: %w", e.Key, err)
 		}
-		if !s.Forgotten {
-			snaps = append(snaps, *s)
-		}
+		snaps = append(snaps, *s)
 	}
-	slices.SortStableFunc(snaps, func(a, b Snapshot) int { return a.Time.Compare(b.Time) })
+	slices.SortFunc(snaps, compareAge)
 	return snaps, it.Err()
 }
 
@@ -222,6 +239,9 @@ func (v *Volume) snapshot(ctx context.Context, name string) (Snapshot, error) {
 	s, err := parseSnapshot(&e)
 	if err != nil {
 		return Snapshot{}, err
+	}
+	if s.Forgotten {
+		return Snapshot{}, ErrNoSnapshot
 	}
 	return *s, nil
 }
