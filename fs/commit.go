@@ -368,6 +368,9 @@ type Progress struct {
 
 // Sync makes everything so far durable on the remote, and looks for what other clients have published.
 func (v *Volume) Sync(ctx context.Context, progress func(Progress)) error {
+	if v.opt.Snapshot != "" {
+		return nil
+	}
 	if err := v.syncOwn(ctx, progress); err != nil {
 		return err
 	}

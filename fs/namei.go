@@ -85,10 +85,10 @@ func (v *Volume) Lookup(ctx context.Context, parent Ino, name []byte) (Attr, err
 		return v.snapshots.lookup(ctx, parent, name)
 	}
 	if v.reserved(parent, name) {
-		v.lookups.add(snapshotsDirIno)
-		return v.snapshots.dirAttr(), nil
+		return v.snapshots.enter(ctx, Root), nil
 	}
 	var a Attr
+	virtual := false
 	err := v.view(ctx, func(r *layered) error {
 		dir, err := v.attrOf(ctx, r, parent)
 		if err != nil {
@@ -101,6 +101,10 @@ func (v *Volume) Lookup(ctx context.Context, parent Ino, name []byte) (Attr, err
 		if err != nil {
 			return err
 		}
+		if f == nil && v.snapshotsIn(parent, name) {
+			virtual = true
+			return nil
+		}
 		if f == nil {
 			return syscall.ENOENT
 		}
@@ -110,7 +114,16 @@ func (v *Volume) Lookup(ctx context.Context, parent Ino, name []byte) (Attr, err
 		}
 		return err
 	})
+	if virtual {
+		return v.snapshots.enter(ctx, parent), nil
+	}
 	return a, err
+}
+
+// snapshotsIn reports whether name is the virtual snapshots directory in a directory below the root, unless something real has
+// that name there.
+func (v *Volume) snapshotsIn(parent Ino, name []byte) bool {
+	return parent != Root && !v.opt.SnapshotsRootOnly && v.opt.SnapshotsDir != "-" && string(name) == v.opt.SnapshotsDir
 }
 
 // makeOp is what Mknod, Mkdir, Symlink, Create and Tmpfile have in common.

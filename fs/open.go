@@ -33,6 +33,11 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 	if err := v.openBase(ctx); err != nil {
 		return nil, err
 	}
+	if v.opt.Snapshot != "" {
+		if err := v.pin(ctx, v.opt.Snapshot); err != nil {
+			return nil, err
+		}
+	}
 	v.start()
 	return v, nil
 }

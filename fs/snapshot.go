@@ -170,12 +170,8 @@ func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, erro
 
 // snapshotsChanged makes the kernel look again at the names of snapshots.
 func (v *Volume) snapshotsChanged(names ...string) {
-	n := v.notifier()
-	if n == nil || v.lookups.get(snapshotsDirIno) == 0 {
-		return
-	}
-	for _, name := range append(names, latestName) {
-		n.InvalEntry(snapshotsDirIno, []byte(name))
+	if n := v.notifier(); n != nil {
+		v.snapshots.tell(n, names)
 	}
 }
 

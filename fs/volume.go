@@ -26,10 +26,13 @@ type Options struct {
 	DirtyRecords int           // changed records that force a commit; 50,000 by default
 	Poll         time.Duration // how often other clients are looked for; 10 s by default, negative never
 	RemoteFsync  bool          // fsync returns when the data is on the remote
-	SnapshotsDir string        // the virtual directory in the root; ".snapshots" by default, "-" for none
+	SnapshotsDir string        // the virtual directory of snapshots; ".snapshots" by default, "-" for none
 	Uid, Gid     *uint32       // owner shown for everything, and not changed
 	Now          func() time.Time
 	Logger       *slog.Logger
+
+	SnapshotsRootOnly bool   // the virtual directory is in the root alone, not in every directory
+	Snapshot          string // show this one, read-only, and nothing else; see FindSnapshot
 }
 
 func (o *Options) withDefaults(cacheSize int64) Options {
@@ -43,6 +46,9 @@ func (o *Options) withDefaults(cacheSize int64) Options {
 	setDefault(&d.DirtyRecords, 50_000)
 	setDefault(&d.Poll, 10*time.Second)
 	setDefault(&d.SnapshotsDir, ".snapshots")
+	if d.Snapshot != "" {
+		d.ReadOnly, d.Poll, d.SnapshotsDir = true, -1, "-"
+	}
 	if d.Host == "" {
 		d.Host, _ = os.Hostname()
 	}
