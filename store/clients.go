@@ -97,56 +97,92 @@ func (r *Repository) Register(ctx context.Context, c ClientID, host string) (*Re
 	if err := r.ReadOnly(); err != nil {
 		return nil, nil, err
 	}
-	for range 16 {
-		g, key, name, err := r.tryRegister(ctx, c, host)
+	for range registerTries {
+		others, err := r.Registrations(ctx)
+		if err != nil && !aboutObject(err) {
+			return nil, nil, fmt.Errorf("register client %s: %w", c, err)
+		}
+		s, key, err := r.PrepareRegistration(c, host, others)
+		if err == nil {
+			err = r.PutRegistration(ctx, s)
+		}
+		if errors.Is(err, ErrRangeTaken) {
+			continue
+		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("register client %s: %w", c, err)
 		}
-		taken, err := r.isTaken(ctx, g)
-		if err != nil {
-			return nil, nil, fmt.Errorf("register client %s: %w", c, err)
-		}
-		if !taken {
-			return g, key, nil
-		}
-		// Nothing has been done under this incarnation. Where deleting is refused it stays and costs a range.
-		_ = r.st.Delete(ctx, name)
+		return &s.Registration, key, nil
 	}
 	return nil, nil, fmt.Errorf("register client %s: every inode range drawn was taken", c)
 }
 
-// tryRegister puts a registration with a range that was free before.
-func (r *Repository) tryRegister(ctx context.Context, c ClientID, host string) (*Registration, ed25519.PrivateKey, string, error) {
-	others, err := r.Registrations(ctx)
-	if err != nil && !aboutObject(err) {
-		return nil, nil, "", err
-	}
-	return r.putRegistration(ctx, c, host, r.drawRange(others))
+const registerTries = 16
+
+// ErrRangeTaken says that a registration was taken back because another has its inode range.
+var ErrRangeTaken = errors.New("another client has the same range of inode numbers")
+
+// A SealedRegistration is a registration ready to be put, with the same bytes however often it takes. A client that keeps it on its
+// disk before the first attempt does not leave one behind under which nobody lives.
+type SealedRegistration struct {
+	Registration
+	Name string // on the remote
+	Wire []byte
 }
 
-func (r *Repository) putRegistration(ctx context.Context, c ClientID, host string, inodes uint32) (*Registration, ed25519.PrivateKey, string, error) {
+// PrepareRegistration makes a registration of a new incarnation of client c, and returns its key. The inode range is one that none of
+// others has.
+func (r *Repository) PrepareRegistration(c ClientID, host string, others []Registration) (*SealedRegistration, ed25519.PrivateKey, error) {
+	if err := r.ReadOnly(); err != nil {
+		return nil, nil, err
+	}
+	return r.sealRegistration(c, host, r.drawRange(others))
+}
+
+// PutRegistration puts a registration and reads it back. It may be repeated. If another one has the inode range it takes this one
+// back, and returns ErrRangeTaken.
+func (r *Repository) PutRegistration(ctx context.Context, s *SealedRegistration) error {
+	if err := putSmall(ctx, r.st, s.Name, s.Wire); err != nil {
+		return fmt.Errorf("put registration: %w", err)
+	}
+	taken, err := r.isTaken(ctx, &s.Registration)
+	if err != nil || !taken {
+		return err
+	}
+	// Nothing has been done under this incarnation. Where deleting is refused it stays and costs a range.
+	_ = r.TakeBack(ctx, s.Name)
+	return ErrRangeTaken
+}
+
+// TakeBack deletes the registration that lies under name, of an incarnation that has published nothing and will not.
+func (r *Repository) TakeBack(ctx context.Context, name string) error {
+	if err := r.st.Delete(ctx, name); err != nil && !errors.Is(err, remote.ErrNotExist) {
+		return fmt.Errorf("take registration back: %w", err)
+	}
+	r.registrations.Delete(name)
+	return nil
+}
+
+func (r *Repository) sealRegistration(c ClientID, host string, inodes uint32) (*SealedRegistration, ed25519.PrivateKey, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
-		return nil, nil, "", err
+		return nil, nil, err
 	}
-	g := &Registration{
+	s := &SealedRegistration{Registration: Registration{
 		Client:      c,
 		Incarnation: r.incarnation(c, public),
 		PublicKey:   public,
 		InodeRange:  inodes,
 		Host:        clip(host, maxText),
 		Time:        time.Now().UTC(),
-	}
+	}}
 	var suffix [16]byte
 	rand.Read(suffix[:])
-	name := clientsDir + "/" + c.String() + "/" + g.Incarnation.String() + "-" + hex.EncodeToString(suffix[:])
-	body := appendRegistration(nil, g)
-	signature := ed25519.Sign(key, r.registrationMessage(name, body))
-	wire, err := r.keys.SealPadded(seal.KindRegistration, name, append(signature, body...), seal.Features{})
-	if err != nil {
-		return nil, nil, "", err
-	}
-	return g, key, name, putSmall(ctx, r.st, name, wire)
+	s.Name = clientsDir + "/" + c.String() + "/" + s.Incarnation.String() + "-" + hex.EncodeToString(suffix[:])
+	body := appendRegistration(nil, &s.Registration)
+	signature := ed25519.Sign(key, r.registrationMessage(s.Name, body))
+	s.Wire, err = r.keys.SealPadded(seal.KindRegistration, s.Name, append(signature, body...), seal.Features{})
+	return s, key, err
 }
 
 // drawRange returns an inode range that none of others has.

@@ -212,11 +212,14 @@ func (c *simClient) register() error {
 		defer func() { c.slot.view = view }()
 		c.slot.view = &simView{r: &c.w.remote, after: -1}
 	}
-	g, key, _, err := c.slot.repo.putRegistration(c.w.ctx, c.id, "sim", uint32(c.number+1))
+	s, key, err := c.slot.repo.sealRegistration(c.id, "sim", uint32(c.number+1))
+	if err == nil {
+		err = putSmall(c.w.ctx, c.slot.repo.st, s.Name, s.Wire)
+	}
 	if err != nil {
 		return err
 	}
-	c.reg, c.key, c.registered = g, key, true
+	c.reg, c.key, c.registered = &s.Registration, key, true
 	return nil
 }
 
