@@ -34,6 +34,9 @@ func NewStages(cfg Config) (*Stages, error) {
 // Chunker returns the chunker that cuts.
 func (s *Stages) Chunker() chunking.Chunker { return s.c }
 
+// Repository returns a repository without storage: it cuts, names and packs, and has nothing to read.
+func (s *Stages) Repository() *Repository { return s.r }
+
 // Compression returns the method of compression.
 func (s *Stages) Compression() string { return s.r.cfg.Compression }
 
