@@ -163,6 +163,7 @@ type Cache struct {
 	recent       *recentGroups
 	wires        *wires
 	lost         *lost
+	heal         *healer
 	chunkFlights flights[store.ID, []byte]
 	nodeFlights  flights[store.ID, *store.Node]
 	groupFlights flights[store.Hint, *store.Group]
@@ -246,6 +247,7 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 	c.recent = &recentGroups{budget: c.o.Memory / 4}
 	c.wires = &wires{budget: int(max(32<<20, 2*multichunk))}
 	c.lost = &lost{now: c.o.Now}
+	c.heal = newHealer()
 	return c
 }
 
@@ -336,6 +338,9 @@ func (c *Cache) load() (err error) {
 		return err
 	}
 	if err := c.loadSpool(); err != nil {
+		return err
+	}
+	if err := c.TakeLost(); err != nil {
 		return err
 	}
 	if err := c.loadPlaces(); err != nil {
@@ -578,7 +583,8 @@ func (c *Cache) Index() *store.Index { return c.index }
 func (c *Cache) Log() *Log { return c.log }
 
 // LearnTables adds the tables of data multichunks that are not known yet to the
-// index. It reads them by range. What cannot be read is skipped and reported.
+// index. It reads them by range. What is lost or damaged is given up; what cannot be
+// read for other reasons is skipped and reported.
 func (c *Cache) LearnTables(ctx context.Context, names []store.Name) error {
 	var errs error
 	for _, n := range names {
@@ -587,7 +593,10 @@ func (c *Cache) LearnTables(ctx context.Context, names []store.Name) error {
 		}
 		known, err := c.index.Known(n)
 		if err == nil && !known {
-			_, err = c.learnTable(ctx, n)
+			if _, err = c.learnTable(ctx, n); store.IsLost(err) {
+				c.trouble(fmt.Errorf("learn multichunk %v: %w", n, err))
+				err = c.lose(n)
+			}
 		}
 		if err != nil {
 			errs = errors.Join(errs, fmt.Errorf("learn multichunk %v: %w", n, err))

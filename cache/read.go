@@ -57,6 +57,15 @@ func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 			break
 		}
 	}
+	if ctx.Err() == nil && store.IsLost(errs) {
+		b, err := c.search(ctx, ref.ID, hints)
+		if err == nil {
+			return bytes.Clone(b), nil
+		}
+		if !store.IsLost(err) {
+			errs = err
+		}
+	}
 	return nil, fmt.Errorf("chunk %v: %w", ref.ID, errs)
 }
 
@@ -93,7 +102,7 @@ func (c *Cache) placeOf(id store.ID) (place Place) {
 // hintsOf returns where ref may lie, the most likely first.
 func (c *Cache) hintsOf(ref store.Ref) []store.Hint {
 	var hints []store.Hint
-	for _, h := range []store.Hint{c.Hint(ref.ID), ref.Hint} {
+	for _, h := range []store.Hint{c.Hint(ref.ID), c.heal.place(ref.ID), ref.Hint} {
 		if !h.IsZero() && !slices.Contains(hints, h) {
 			hints = append(hints, h)
 		}
@@ -160,6 +169,7 @@ func (c *Cache) openGroup(ctx context.Context, h store.Hint) (*store.Group, erro
 		}
 		var g *store.Group
 		if g, err = c.repo.ReadGroup(bytesSource(wire), int64(len(wire)), h); err == nil {
+			c.regained(h.Multichunk, wire)
 			return g, nil
 		}
 		c.dropCopy(h.Multichunk)
@@ -167,8 +177,10 @@ func (c *Cache) openGroup(ctx context.Context, h store.Hint) (*store.Group, erro
 			return nil, fmt.Errorf("multichunk %v has no such group: %w", h.Multichunk, store.ErrNotFound)
 		}
 	}
-	// What it held is stored again when somebody writes it again.
-	c.forgetMultichunk(h.Multichunk)
+	if store.IsLost(err) {
+		// What it held is stored again when somebody writes it again.
+		c.loseMultichunk(h.Multichunk)
+	}
 	c.trouble(err)
 	return nil, err
 }
@@ -272,6 +284,9 @@ func (c *Cache) multichunk(ctx context.Context, n store.Name) (*sealedSource, er
 
 // download fetches a multichunk and keeps it on disk. Callers share one download.
 func (c *Cache) download(ctx context.Context, n store.Name) ([]byte, error) {
+	if err := c.heal.missed(n, c.o.Now()); err != nil {
+		return nil, err
+	}
 	return c.downloads.do(ctx, n, c.start, func(ctx context.Context) ([]byte, error) {
 		var wire []byte
 		err := c.patiently(ctx, func() (err error) {
@@ -279,10 +294,12 @@ func (c *Cache) download(ctx context.Context, n store.Name) ([]byte, error) {
 			return err
 		})
 		if err != nil {
+			err = fmt.Errorf("fetch multichunk %v: %w", n, err)
 			if errors.Is(err, remote.ErrNotExist) {
-				c.forgetMultichunk(n)
+				c.loseMultichunk(n)
+				c.heal.noteMissed(n, err, c.o.Now())
 			}
-			return nil, fmt.Errorf("fetch multichunk %v: %w", n, err)
+			return nil, err
 		}
 		c.fetched.Add(int64(len(wire)))
 		if c.disk != nil {
@@ -315,17 +332,6 @@ func (c *Cache) patiently(ctx context.Context, read func() error) error {
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
-	}
-}
-
-// forgetMultichunk takes the chunks of a lost multichunk out of the index, so
-// that they are stored again when they are written again.
-func (c *Cache) forgetMultichunk(n store.Name) {
-	if c.index == nil || c.dbRoom() != nil {
-		return
-	}
-	if err := c.index.Forget(n); err != nil {
-		c.trouble(err)
 	}
 }
 
@@ -534,6 +540,13 @@ func (l *lost) note(id store.ID, err error) {
 		l.what = make(map[store.ID]lostItem)
 	}
 	l.what[id] = lostItem{err, l.now().Add(lostTime)}
+}
+
+// clear forgets all.
+func (l *lost) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.what)
 }
 
 // forget lets what has been stored again be found again.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/dedupfs/dedupfs/store"
 )
@@ -105,8 +106,12 @@ func (c *Cache) UpdateState(change func(s *State)) error {
 		}
 	}
 	c.mu.Lock()
+	news := !slices.Equal(c.state.Trust, s.Trust) || !slices.Equal(c.state.Seen, s.Seen)
 	c.state = s
 	c.mu.Unlock()
+	if news {
+		c.hopeAgain()
+	}
 	return nil
 }
 

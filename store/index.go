@@ -16,6 +16,7 @@ import (
 //	i n name(16)          number(4) state(1)
 //	i m number(4)         name(16)
 //	i t number(4) part(4) ids(16 each) of all chunks of the multichunk
+//	i l name(16)          nothing; the multichunk is lost (heal.go)
 //	i #                   next number(4)
 //
 // Numbers stand for multichunks because a name is longer than all the rest of a value. Of an id the first 16 bytes do: no
@@ -110,21 +111,29 @@ func (x *Index) Get(id ID) (h Hint, found bool, err error) {
 	return h, true, nil
 }
 
-// Known reports whether the whole table of multichunk n has been added and not been forgotten.
+// Known reports whether the whole table of multichunk n has been added and not been forgotten, or need not be: it is lost.
 func (x *Index) Known(n Name) (known bool, err error) {
 	err = x.db.View(func(txn *badger.Txn) error {
-		_, known, err = getNumber(txn, n)
+		if _, known, err = getNumber(txn, n); err != nil || known {
+			return err
+		}
+		known, err = get(txn, lostKey(n), nil)
 		return err
 	})
 	return known, err
 }
 
 // AddTable makes the chunks of multichunk n known, whose table entries is. If it is broken off, or done twice, adding the
-// table again makes it whole. What is added may be lost with the power of the machine, but not in part unnoticed.
+// table again makes it whole. What is added may be lost with the power of the machine, but not in part unnoticed. Nothing is
+// added of a multichunk that is lost.
 func (x *Index) AddTable(n Name, entries []TableEntry) error {
 	x.writeMu.Lock()
 	defer x.writeMu.Unlock()
-	if err := x.addTable(n, entries); err != nil {
+	lost, err := x.Lost(n)
+	if err == nil && !lost {
+		err = x.addTable(n, entries)
+	}
+	if err != nil {
 		return fmt.Errorf("index multichunk %v: %w", n, err)
 	}
 	return nil
