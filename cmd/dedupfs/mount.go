@@ -25,8 +25,10 @@ type mountOptions struct {
 	cacheSize  sizeFlag
 	offline    string
 	snapshots  string
+	rootOnly   bool     // no snapshots below the root
 	fuse       []string // -o
 
+	snapshot    string        // the one to mount; "" is the volume as it is
 	offlineWait time.Duration // what offline says; negative waits for ever
 }
 
@@ -38,12 +40,17 @@ const (
 func (a *app) mountCommand() *cobra.Command {
 	o := &mountOptions{poll: durationFlag(defaultPoll), cacheSize: defaultCacheSize}
 	cmd := &cobra.Command{
-		Use:   "mount [REPO] DIR",
-		Short: "Mount a repository",
+		Use:   "mount [REPO[@SNAPSHOT]] DIR",
+		Short: "Mount a repository, or one snapshot of it",
 		Long: "Mount the file system in REPO at DIR and stay in the foreground until it is unmounted, by `dedupfs umount`, umount(8)\n" +
 			"or Ctrl-C, and all is on the remote. A second Ctrl-C stops at once; the rest is uploaded by the next mount.\n\n" +
-			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, offline= and snapshots_dir=, as the flags of these\n" +
-			"names, and those of mount(8).",
+			"REPO@SNAPSHOT shows that snapshot alone, read-only: one of `dedupfs snapshot list`, latest, or a time, as in\n" +
+			"REPO@2026-03-01, for the newest one that is as old. It has to be on the remote. A place whose own name has an @ in its\n" +
+			"last part is written with a slash behind it.\n\n" +
+			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, offline=, snapshots_dir= and snapshots_root_only, as\n" +
+			"the flags of these names, and those of mount(8).",
+		Example: "  dedupfs mount -d gdrive:home ~/Cloud\n" +
+			"  dedupfs mount gdrive:home@latest /mnt",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.complete(); err != nil {
@@ -52,6 +59,9 @@ func (a *app) mountCommand() *cobra.Command {
 			url, err := a.repoURL(args[:len(args)-1])
 			if err != nil {
 				return err
+			}
+			if url, o.snapshot = splitSnapshot(url); o.snapshot != "" {
+				o.readOnly = true
 			}
 			return a.mount(cmd.Context(), url, args[len(args)-1], o)
 		},
@@ -64,7 +74,8 @@ func (a *app) mountCommand() *cobra.Command {
 	f.Var(&o.poll, "poll", "how often to look for changes of other machines (0: never)")
 	f.Var(&o.cacheSize, "cache-size", "most that the local state may take on disk")
 	f.StringVar(&o.offline, "offline", "30s", "what a read does while the storage is away: `wait`, error, or a time to wait before the error")
-	f.StringVar(&o.snapshots, "snapshots-dir", snapshotsDir, "`NAME` of the directory of snapshots in the root; - for none")
+	f.StringVar(&o.snapshots, "snapshots-dir", snapshotsDir, "`NAME` of the unlisted directory of snapshots in every directory; - for none")
+	f.BoolVar(&o.rootOnly, "snapshots-root-only", false, "have the directory of snapshots in the root alone")
 	f.StringSliceVarP(&o.fuse, "options", "o", nil, "mount options, separated by commas")
 	return cmd
 }
@@ -123,6 +134,8 @@ func (o *mountOptions) set(opt string) (known bool, err error) {
 		o.offline = value
 	case "snapshots_dir":
 		o.snapshots = value
+	case "snapshots_root_only":
+		o.rootOnly = true
 	default:
 		return false, nil
 	}
@@ -142,6 +155,19 @@ func parseOffline(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("%q is neither wait nor error nor a duration", s)
 	}
 	return d, nil
+}
+
+// splitSnapshot splits REPO@SNAPSHOT. What is behind the last @ is a snapshot if it can be one and does not belong to a local
+// path that is there. The part of a place in front of its path may have an @ too, as in sftp:user@host:dir.
+func splitSnapshot(arg string) (url, snapshot string) {
+	i := strings.LastIndexByte(arg, '@')
+	if i <= 0 || strings.ContainsAny(arg[i+1:], "/:,") || i == len(arg)-1 {
+		return arg, ""
+	}
+	if _, err := os.Stat(arg); err == nil {
+		return arg, ""
+	}
+	return arg[:i], arg[i+1:]
 }
 
 // mount mounts and serves, or has a daemon do it.

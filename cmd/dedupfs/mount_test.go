@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"testing"
 	"time"
 )
@@ -47,6 +48,29 @@ func TestSubsetFlag(t *testing.T) {
 		var f subsetFlag
 		if err := f.Set(in); err == nil {
 			t.Errorf("Set(%q) = %+v, want an error", in, f)
+		}
+	}
+}
+
+func TestSplitSnapshot(t *testing.T) {
+	there := t.TempDir() + "/me@home"
+	if err := os.Mkdir(there, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for arg, want := range map[string][2]string{
+		"/a/b":                         {"/a/b", ""},
+		"/a/b@one":                     {"/a/b", "one"},
+		"gdrive:home@2026-01-02":       {"gdrive:home", "2026-01-02"},
+		":sftp,host=h,user=u@v:dir":    {":sftp,host=h,user=u@v:dir", ""},
+		":sftp,host=h,user=u@v:dir@s1": {":sftp,host=h,user=u@v:dir", "s1"},
+		"/a/me@home/":                  {"/a/me@home/", ""},
+		there:                          {there, ""},
+		there + "@latest":              {there, "latest"},
+		"x@":                           {"x@", ""},
+		"@x":                           {"@x", ""},
+	} {
+		if url, snapshot := splitSnapshot(arg); url != want[0] || snapshot != want[1] {
+			t.Errorf("splitSnapshot(%q) = %q, %q, want %q", arg, url, snapshot, want)
 		}
 	}
 }

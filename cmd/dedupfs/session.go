@@ -61,17 +61,35 @@ func (a *app) openSession(ctx context.Context, url string, password []byte, o *m
 	if err != nil {
 		return nil, err
 	}
-	s.dir = filepath.Join(root, s.id)
-	s.cache, err = cache.Open(ctx, s.dir, repo.Repository, &cache.Options{
-		Size: int64(o.cacheSize), Memory: int64(a.g.memory) / 4, Offline: o.offlineWait,
-	})
-	if err != nil {
+	if err := s.openCache(ctx, root, repo, o); err != nil {
 		return nil, err
 	}
 	if err := s.openVolume(ctx, repo, o); err != nil {
 		return nil, errors.Join(err, s.cache.Close())
 	}
 	return s, nil
+}
+
+// maxSnapshotMounts bounds how many snapshots of one repository can be mounted at the same time.
+const maxSnapshotMounts = 100
+
+// openCache opens the local state of the repository. Mounts of snapshots leave that to the mount of the volume: each has a
+// directory of its own, which the next such mount finds.
+func (s *session) openCache(ctx context.Context, root string, repo *repository, o *mountOptions) (err error) {
+	opt := &cache.Options{Size: int64(o.cacheSize), Memory: int64(s.g.memory) / 4, Offline: o.offlineWait}
+	if o.snapshot == "" {
+		s.dir = filepath.Join(root, s.id)
+		s.cache, err = cache.Open(ctx, s.dir, repo.Repository, opt)
+		return err
+	}
+	for i := range maxSnapshotMounts {
+		s.dir = filepath.Join(root, fmt.Sprintf("%s-snapshot-%d", s.id, i+1))
+		s.cache, err = cache.Open(ctx, s.dir, repo.Repository, opt)
+		if inUse := (cache.ErrInUse{}); !errors.As(err, &inUse) {
+			break
+		}
+	}
+	return err
 }
 
 func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOptions) (err error) {
@@ -83,7 +101,7 @@ func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOpti
 	defer cancel()
 	s.volume, err = fs.Open(openCtx, s.cache, repo.Repository, &fs.Options{
 		ReadOnly: o.readOnly, Poll: o.pollInterval(), RemoteFsync: o.fsync == "remote",
-		SnapshotsDir: o.snapshots, Logger: s.log,
+		SnapshotsDir: o.snapshots, SnapshotsRootOnly: o.rootOnly, Snapshot: o.snapshot, Logger: s.log,
 	})
 	if err != nil {
 		return err
