@@ -20,8 +20,8 @@ const maxForgotten = 1000
 
 // Retain forgets the snapshots that a policy does not keep, and returns what it has decided. With dry nothing changes.
 func (v *Volume) Retain(ctx context.Context, p *Policy, dry bool) ([]RetentionGroup, error) {
-	if p.empty() && !p.All {
-		return nil, fmt.Errorf("%w: no rule keeps any", ErrNothingKept)
+	if p.Empty() && !p.All {
+		return nil, fmt.Errorf("no rule keeps any: %w", ErrNothingKept)
 	}
 	if dry {
 		snaps, err := v.Snapshots(ctx)

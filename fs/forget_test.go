@@ -11,7 +11,7 @@ import (
 	"github.com/dedupfs/dedupfs/store"
 )
 
-func (e *env) snapshot(name string, tags ...string) Snapshot {
+func (e *env) snapshotTagged(name string, tags ...string) Snapshot {
 	e.t.Helper()
 	s, err := e.v.CreateSnapshot(ctx, Snapshot{Name: name, Tags: tags})
 	if err != nil {
@@ -48,7 +48,7 @@ func TestRetain(t *testing.T) {
 	e := newEnv(t)
 	for i := range 4 {
 		e.write("f", 0, fmt.Append(nil, "content ", i))
-		e.snapshot(fmt.Sprint(i))
+		e.snapshotTagged(fmt.Sprint(i))
 	}
 	p := &Policy{Last: 2}
 	if _, err := e.v.Retain(ctx, p, true); err != nil {
@@ -83,7 +83,7 @@ func TestRetainWithFrozenClock(t *testing.T) {
 	e.opt.Now = func() time.Time { return time.Unix(1e9, 0) }
 	e.open()
 	for _, name := range []string{"c", "a", "b"} {
-		e.snapshot(name)
+		e.snapshotTagged(name)
 	}
 	if _, err := e.v.Retain(ctx, &Policy{Last: 1}, false); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestRestoreForgotten(t *testing.T) {
 	e := newEnv(t)
 	e.write("f", 0, randomBytes(t, 300_000))
 	want := e.read("f")
-	e.snapshot("old")
+	e.snapshotTagged("old")
 	e.write("f", 0, []byte("new"))
 	e.sync()
 	if err := e.v.ForgetSnapshot(ctx, "old"); err != nil {
@@ -126,7 +126,7 @@ func TestRestoreForgottenRefuses(t *testing.T) {
 	e.sync()
 	before := e.dataObjects()
 	e.write("goes", 0, randomBytes(t, 400_000))
-	e.snapshot("old")
+	e.snapshotTagged("old")
 	e.sync()
 	e.v.Forget(e.walk("goes"), 2) // nobody has it open
 	if err := e.v.Unlink(ctx, Root, []byte("goes")); err != nil {
@@ -170,7 +170,7 @@ func TestForgetMerges(t *testing.T) {
 	a := newEnv(t)
 	a.write("f", 0, []byte("x"))
 	for _, name := range []string{"both", "one", "held"} {
-		a.snapshot(name)
+		a.snapshotTagged(name)
 	}
 	a.sync()
 	b := a.other()

@@ -35,7 +35,7 @@ const (
 )
 
 // ErrNothingKept says that no snapshot would be left of a group.
-var ErrNothingKept = errors.New("no snapshot would be left")
+var ErrNothingKept = errors.New("no snapshot would be left; add a rule that keeps some, or allow it with --unsafe-allow-remove-all")
 
 // RetentionGroup is what a policy makes of one group of snapshots, the newest first.
 type RetentionGroup struct {
@@ -51,8 +51,8 @@ type KeptSnapshot struct {
 	Reasons []string `json:"reasons"`
 }
 
-// empty reports whether p has no rule.
-func (p *Policy) empty() bool {
+// Empty reports whether p has no rule.
+func (p *Policy) Empty() bool {
 	return p.Last == 0 && p.Hourly == 0 && p.Daily == 0 && p.Weekly == 0 && p.Monthly == 0 && p.Yearly == 0 &&
 		p.Within == 0 && len(p.Tags) == 0
 }
@@ -64,7 +64,7 @@ func (p *Policy) Apply(snaps []Snapshot, loc *time.Location) ([]RetentionGroup, 
 	for _, members := range p.group(snaps) {
 		g := p.applyTo(members, loc)
 		if len(g.Keep) == 0 && !p.All {
-			return nil, fmt.Errorf("%w of %s", ErrNothingKept, g.describe())
+			return nil, fmt.Errorf("forget %s: %w", g.describe(), ErrNothingKept)
 		}
 		groups = append(groups, g)
 	}
@@ -72,7 +72,7 @@ func (p *Policy) Apply(snaps []Snapshot, loc *time.Location) ([]RetentionGroup, 
 }
 
 func (g *RetentionGroup) describe() string {
-	s := fmt.Sprintf("%d", len(g.Forget))
+	s := fmt.Sprintf("%d snapshots", len(g.Forget))
 	if g.Host != "" {
 		s += fmt.Sprintf(" of %q", g.Host)
 	}

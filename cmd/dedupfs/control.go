@@ -17,12 +17,13 @@ import (
 )
 
 // A mount is controlled over a socket in its cache directory. Requests are HTTP;
-// an answer is lines of JSON, each a reply: any number with progress, then one
-// with the result or the error.
+// an answer is lines of JSON, each a reply: any number with progress or items,
+// then one with the result or the error.
 
 // reply is one line of an answer.
 type reply struct {
 	Progress *progress       `json:"progress,omitempty"`
+	Item     json.RawMessage `json:"item,omitempty"` // of a list too long for one result
 	Result   json.RawMessage `json:"result,omitempty"`
 	Error    *failure        `json:"error,omitempty"`
 }
@@ -87,6 +88,17 @@ type answer func(ctx context.Context, r *http.Request, report func(progress)) (a
 
 // ServeHTTP writes what the function reports and returns.
 func (fn answer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	list := func(ctx context.Context, r *http.Request, _ func(any) error, report func(progress)) (any, error) {
+		return fn(ctx, r, report)
+	}
+	series(list).ServeHTTP(w, r)
+}
+
+// series is an answer that gives item after item before its result.
+type series func(ctx context.Context, r *http.Request, item func(any) error, report func(progress)) (any, error)
+
+// ServeHTTP writes what the function gives, reports and returns.
+func (fn series) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Only when the body has been read does the server notice that a client goes away.
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxRequest))
 	if err != nil {
@@ -100,7 +112,14 @@ func (fn answer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = out.Encode(line)
 		_ = http.NewResponseController(w).Flush()
 	}
-	result, err := fn(r.Context(), r, func(p progress) { send(reply{Progress: &p}) })
+	item := func(v any) error {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic("control: item is no JSON: " + err.Error())
+		}
+		return out.Encode(reply{Item: text})
+	}
+	result, err := fn(r.Context(), r, item, func(p progress) { send(reply{Progress: &p}) })
 	if err != nil {
 		code, message := verdict(err)
 		send(reply{Error: &failure{code, message}})
@@ -157,6 +176,11 @@ func newMounted(dir, socket string) *mounted {
 
 // call sends a request and reads the answer into out. out and report may be nil.
 func (m *mounted) call(ctx context.Context, method, path string, in, out any, report func(progress)) error {
+	return m.list(ctx, method, path, in, nil, out, report)
+}
+
+// list is call for an answer with items, each of which is given to item.
+func (m *mounted) list(ctx context.Context, method, path string, in any, item func(json.RawMessage) error, out any, report func(progress)) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
@@ -173,7 +197,7 @@ func (m *mounted) call(ctx context.Context, method, path string, in, out any, re
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("ask the mount at %s: %s; it may be of another version", m.dir, resp.Status)
 	}
-	if err := readReplies(resp.Body, out, report); err != nil {
+	if err := readReplies(resp.Body, item, out, report); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -183,7 +207,7 @@ func (m *mounted) call(ctx context.Context, method, path string, in, out any, re
 }
 
 // readReplies reads an answer to its end.
-func readReplies(r io.Reader, out any, report func(progress)) error {
+func readReplies(r io.Reader, item func(json.RawMessage) error, out any, report func(progress)) error {
 	for in := json.NewDecoder(bufio.NewReader(r)); ; {
 		var line reply
 		switch err := in.Decode(&line); {
@@ -193,6 +217,10 @@ func readReplies(r io.Reader, out any, report func(progress)) error {
 			return fmt.Errorf("read answer of the mount: %w", err)
 		case line.Error != nil:
 			return line.Error
+		case line.Item != nil && item != nil:
+			if err := item(line.Item); err != nil {
+				return err
+			}
 		case line.Result != nil && out == nil:
 			return nil
 		case line.Result != nil:

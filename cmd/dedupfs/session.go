@@ -264,10 +264,11 @@ func (s *session) handler() http.Handler {
 	mux.Handle("GET /status", answer(s.serveStatus))
 	mux.Handle("POST /sync", answer(s.serveSync))
 	mux.Handle("POST /umount", answer(s.serveUmount))
-	mux.Handle("GET /snapshots", answer(s.serveSnapshots))
 	mux.Handle("GET /conflicts", answer(s.serveConflicts))
 	mux.Handle("POST /snapshots", answer(s.serveCreateSnapshot))
-	mux.Handle("POST /snapshots/forget", answer(s.serveForgetSnapshot))
+	listQuery.serve(mux, s)
+	changeQuery.serve(mux, s)
+	forgetQuery.serve(mux, s)
 	return mux
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -22,7 +23,8 @@ func (a *app) snapshotCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: showHelp,
 	}
-	cmd.AddCommand(a.snapshotCreateCommand(), a.snapshotListCommand("list"), a.snapshotShowCommand(), a.snapshotForgetCommand())
+	cmd.AddCommand(a.snapshotCreateCommand(), a.snapshotListCommand("list"), a.snapshotShowCommand(), a.snapshotHoldCommand(),
+		a.snapshotTagCommand(), a.snapshotForgetCommand(), a.snapshotRestoreForgottenCommand())
 	return cmd
 }
 
@@ -109,40 +111,47 @@ func (s *session) serveCreateSnapshot(ctx context.Context, r *http.Request, repo
 }
 
 func (a *app) snapshotListCommand(use string) *cobra.Command {
-	return &cobra.Command{
+	var forgotten bool
+	cmd := &cobra.Command{
 		Use:   use + " [DIR]",
 		Short: "List the snapshots",
 		Long:  "List the snapshots of a mounted volume, or of the repository named by --repo.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := a.listSnapshots(cmd.Context(), args)
+			list, err := a.listSnapshots(cmd.Context(), args, forgotten)
 			if err != nil {
 				return err
 			}
 			return a.printSnapshots(list)
 		},
 	}
+	cmd.Flags().BoolVar(&forgotten, "forgotten", false, "list those that are forgotten, and may still be brought back")
+	return cmd
 }
 
-// listSnapshots asks the mount that is meant, or the repository if one is named
-// and no directory.
-func (a *app) listSnapshots(ctx context.Context, dir []string) ([]fs.Snapshot, error) {
-	list := []fs.Snapshot{} // never null in JSON
-	if len(dir) > 0 || a.g.repo == "" {
-		m, err := theMount(dir)
-		if err != nil {
-			return nil, err
+// listQuery asks for the snapshots, or for those that are forgotten.
+var listQuery = question[bool, fs.Snapshot]{
+	path: "/snapshots/list",
+	answer: func(ctx context.Context, v *fs.Volume, forgotten bool, item func(fs.Snapshot) error, _ func(progress)) error {
+		list := v.Snapshots
+		if forgotten {
+			list = v.ForgottenSnapshots
 		}
-		return list, m.call(ctx, "GET", "/snapshots", nil, &list, nil)
-	}
-	return list, a.withVolume(ctx, func(v *fs.Volume) (err error) {
-		list, err = v.Snapshots(ctx)
+		snaps, err := list(ctx)
+		for _, s := range snaps {
+			err = errors.Join(err, item(s))
+		}
 		return err
-	})
+	},
 }
 
-func (s *session) serveSnapshots(ctx context.Context, _ *http.Request, _ func(progress)) (any, error) {
-	return s.volume.Snapshots(ctx)
+func (a *app) listSnapshots(ctx context.Context, args []string, forgotten bool) ([]fs.Snapshot, error) {
+	list := []fs.Snapshot{} // never null in JSON
+	err := ask(ctx, a, args, listQuery, forgotten, func(s fs.Snapshot) error {
+		list = append(list, s)
+		return nil
+	})
+	return list, err
 }
 
 func (a *app) printSnapshots(list []fs.Snapshot) error {
@@ -164,7 +173,7 @@ func (a *app) snapshotShowCommand() *cobra.Command {
 		Short: "Show one snapshot",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := a.listSnapshots(cmd.Context(), args[1:])
+			list, err := a.listSnapshots(cmd.Context(), args[1:], false)
 			if err != nil {
 				return err
 			}
@@ -185,28 +194,92 @@ func (a *app) printSnapshot(s fs.Snapshot) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(w, "name\t%s\ntime\t%s\nhost\t%s\ntags\t%s\nmessage\t%s\n", escape(s.Name), s.Time.Local().Format(time.RFC3339Nano),
 		escape(s.Host), escape(strings.Join(s.Tags, ", ")), escape(s.Message))
+	if s.Hold {
+		fmt.Fprintln(w, "held\tuntil it is released")
+	}
 	return w.Flush()
 }
 
-func (a *app) snapshotForgetCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "forget NAME [DIR]",
-		Short: "Forget a snapshot of a mounted volume",
-		Args:  cobra.RangeArgs(1, 2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := theMount(args[1:])
-			if err != nil {
-				return err
-			}
-			return m.call(cmd.Context(), "POST", "/snapshots/forget", args[0], nil, nil)
-		},
-	}
+// snapshotChange is a change of one snapshot by its name.
+type snapshotChange struct {
+	Name   string   `json:"name"`
+	Forget bool     `json:"forget,omitempty"`
+	Revive bool     `json:"revive,omitempty"`
+	Hold   *bool    `json:"hold,omitempty"`
+	Tag    []string `json:"tag,omitempty"`
+	Untag  []string `json:"untag,omitempty"`
 }
 
-func (s *session) serveForgetSnapshot(ctx context.Context, r *http.Request, _ func(progress)) (any, error) {
-	var name string
-	if err := readJSON(r, &name); err != nil {
-		return nil, err
+// changeQuery asks for a change of one snapshot.
+var changeQuery = question[snapshotChange, struct{}]{
+	path: "/snapshots/change", writes: true,
+	answer: func(ctx context.Context, v *fs.Volume, in snapshotChange, _ func(struct{}) error, _ func(progress)) error {
+		switch {
+		case in.Forget:
+			return v.ForgetSnapshot(ctx, in.Name)
+		case in.Revive:
+			return v.RestoreForgotten(ctx, in.Name)
+		case in.Hold != nil:
+			return v.HoldSnapshot(ctx, in.Name, *in.Hold)
+		default:
+			return v.TagSnapshot(ctx, in.Name, in.Tag, in.Untag)
+		}
+	},
+}
+
+// changeCommand completes a command that changes the snapshot of its first
+// argument as change says.
+func (a *app) changeCommand(cmd *cobra.Command, change func() snapshotChange) *cobra.Command {
+	cmd.Use += " NAME [DIR|REPO]"
+	cmd.Args = cobra.RangeArgs(1, 2)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		in := change()
+		in.Name = args[0]
+		return ask(cmd.Context(), a, args[1:], changeQuery, in, nil)
 	}
-	return nil, s.volume.ForgetSnapshot(ctx, name)
+	return cmd
+}
+
+func (a *app) snapshotForgetCommand() *cobra.Command {
+	return a.changeCommand(&cobra.Command{
+		Use:   "forget",
+		Short: "Forget a snapshot",
+		Long: "Forget a snapshot. What only it needs stays until `dedupfs gc` removes it; until then `snapshot restore-forgotten`\n" +
+			"brings it back. `dedupfs forget` forgets many by rules.",
+	}, func() snapshotChange { return snapshotChange{Forget: true} })
+}
+
+func (a *app) snapshotRestoreForgottenCommand() *cobra.Command {
+	return a.changeCommand(&cobra.Command{
+		Use:     "restore-forgotten",
+		Short:   "Bring a forgotten snapshot back",
+		Long:    "Bring a forgotten snapshot back. It fails when garbage collection has begun to remove what the snapshot needs.",
+		Example: "  dedupfs snapshot list --forgotten\n  dedupfs snapshot restore-forgotten before-update",
+	}, func() snapshotChange { return snapshotChange{Revive: true} })
+}
+
+func (a *app) snapshotHoldCommand() *cobra.Command {
+	var off bool
+	cmd := a.changeCommand(&cobra.Command{
+		Use:   "hold",
+		Short: "Keep a snapshot from being forgotten",
+		Long:  "Keep a snapshot from being forgotten, by rules or by name, until it is released with --off.",
+	}, func() snapshotChange {
+		hold := !off
+		return snapshotChange{Hold: &hold}
+	})
+	cmd.Flags().BoolVar(&off, "off", false, "release it")
+	return cmd
+}
+
+func (a *app) snapshotTagCommand() *cobra.Command {
+	var add, remove []string
+	cmd := a.changeCommand(&cobra.Command{
+		Use:     "tag",
+		Short:   "Change the tags of a snapshot",
+		Example: "  dedupfs snapshot tag --add release --remove test before-update",
+	}, func() snapshotChange { return snapshotChange{Tag: add, Untag: remove} })
+	cmd.Flags().StringSliceVar(&add, "add", nil, "`TAG` to add; may be given several times")
+	cmd.Flags().StringSliceVar(&remove, "remove", nil, "`TAG` to take away; may be given several times")
+	return cmd
 }
