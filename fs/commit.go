@@ -288,6 +288,9 @@ func (c *committer) finish(ctx context.Context, cut *cut, edit snapshotEdit) err
 	}
 	if edit != nil {
 		if snaps, err = edit(ctx, cut.lc, snaps, root); err != nil {
+			if root.ID == base.ID && len(cut.files) == 0 {
+				c.drop(cut) // there is nothing to commit
+			}
 			return err
 		}
 	}
@@ -301,6 +304,15 @@ func (c *committer) finish(ctx context.Context, cut *cut, edit snapshotEdit) err
 	v.roots.learn(frozen)
 	signal(c.publish)
 	return nil
+}
+
+// drop gives up a cut in which nothing has changed.
+func (c *committer) drop(cut *cut) {
+	cut.lc.Discard()
+	c.v.mu.Lock()
+	c.v.frozen = nil
+	c.v.mu.Unlock()
+	c.cut_ = nil
 }
 
 // edits yields the records of the overlay as changes of a tree.

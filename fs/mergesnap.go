@@ -11,7 +11,8 @@ import (
 )
 
 // mergeSnapshots merges three maps of snapshots of one store and returns the root of the result. A snapshot that one side
-// has forgotten and the other changed is kept; of two different ones of one name the second gets another.
+// has forgotten and the other changed is kept; of two different ones of one name the second gets another, unless both were made by a
+// schedule, of which one is enough.
 func mergeSnapshots(ctx context.Context, base, first, second *tree.Tree) (store.Ref, error) {
 	taken := map[string]*Snapshot{} // of names that both sides have given
 	root, err := tree.Merge3(ctx, base, first, second, func(k []byte, eb, e1, e2 *store.Entry) (*store.Entry, error) {
@@ -29,7 +30,11 @@ func mergeSnapshots(ctx context.Context, base, first, second *tree.Tree) (store.
 		if err != nil {
 			return nil, fmt.Errorf("snapshot %q: %w", k, err)
 		}
-		if s1.Root.ID != s2.Root.ID || !s1.Time.Equal(s2.Time) || s1.Client != s2.Client {
+		same := s1.Root.ID == s2.Root.ID && s1.Time.Equal(s2.Time) && s1.Client == s2.Client
+		if !same && s1.scheduled() && s2.scheduled() {
+			return scheduledOnce(s1, s2).entry(), nil
+		}
+		if !same {
 			taken[string(k)] = s2
 			return e1, nil
 		}
@@ -40,6 +45,16 @@ func mergeSnapshots(ctx context.Context, base, first, second *tree.Tree) (store.
 		return root, err
 	}
 	return addRenamed(ctx, first.At(root), taken)
+}
+
+// scheduledOnce returns the one of two snapshots for one time of a schedule that stays: the first, but one that is held or not
+// forgotten rather than another.
+func scheduledOnce(s1, s2 *Snapshot) *Snapshot {
+	if s2.Hold && !s1.Hold || s1.Forgotten && !s2.Forgotten && !s1.Hold {
+		s1, s2 = s2, s1
+	}
+	s1.Order = max(s1.Order, s2.Order)
+	return s1
 }
 
 // addRenamed adds snapshots whose names are taken, as "NAME (CLIENT)".

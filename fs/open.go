@@ -21,6 +21,7 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 	v.roots = &contentRoots{v}
 	v.follower = newFollower(v)
 	v.learner = &learner{v: v}
+	v.scheduler = &scheduler{v: v}
 	if repo.ReadOnly() != nil {
 		v.opt.ReadOnly = true
 	}
@@ -109,6 +110,7 @@ func (v *Volume) start() {
 		v.commits.start()
 		signal(v.commits.publish)
 		v.learner.start()
+		v.scheduler.start()
 	}
 	v.follower.start()
 }
@@ -116,6 +118,7 @@ func (v *Volume) start() {
 // Close stops the background work. What has been answered stays in the cache for the next mount; Sync before it brings
 // everything to the remote. It does not close the cache.
 func (v *Volume) Close(ctx context.Context) error {
+	v.scheduler.close()
 	v.learner.close()
 	v.follower.close()
 	v.commits.close()

@@ -134,12 +134,17 @@ func CheckSnapshotName(name string) error {
 // CreateSnapshot names the state of this moment. It is durable on this machine when it returns. Name and time are set
 // from the clock if they are missing.
 func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, error) {
+	return v.nameState(ctx, s, func([]Snapshot, store.Ref) error { return nil })
+}
+
+// nameState is CreateSnapshot if allowed agrees, which is shown all snapshots, the oldest first, and the state that is to be named.
+func (v *Volume) nameState(ctx context.Context, s Snapshot, allowed func([]Snapshot, store.Ref) error) (Snapshot, error) {
 	if v.opt.ReadOnly {
 		return Snapshot{}, syscall.EROFS
 	}
 	s.Time = v.opt.Now().UTC()
 	if s.Name == "" {
-		s.Name = s.Time.Format("2006-01-02T15-04-05Z")
+		s.Name = s.Time.Format(snapshotTimeName)
 	}
 	if err := CheckSnapshotName(s.Name); err != nil {
 		return Snapshot{}, err
@@ -151,6 +156,9 @@ func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, erro
 	err := v.commits.commit(ctx, func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error) {
 		t := tree.New(nodes, snaps, v.treeOptions())
 		all, err := allSnapshots(ctx, t)
+		if err == nil {
+			err = allowed(all, root)
+		}
 		if err != nil {
 			return store.Ref{}, err
 		}
@@ -164,7 +172,9 @@ func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, erro
 		s.Root = root
 		return t.Apply(ctx, slices.Values([]tree.Edit{{Key: []byte(s.Name), Entry: s.entry()}}))
 	})
-	v.snapshotsChanged(s.Name)
+	if err == nil {
+		v.snapshotsChanged(s.Name)
+	}
 	return s, err
 }
 

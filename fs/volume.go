@@ -31,8 +31,9 @@ type Options struct {
 	Now          func() time.Time
 	Logger       *slog.Logger
 
-	SnapshotsRootOnly bool   // the virtual directory is in the root alone, not in every directory
-	Snapshot          string // show this one, read-only, and nothing else; see FindSnapshot
+	SnapshotEvery     time.Duration // a snapshot for each such time in which something changed; 0 for none
+	SnapshotsRootOnly bool          // the virtual directory is in the root alone, not in every directory
+	Snapshot          string        // show this one, read-only, and nothing else; see FindSnapshot
 }
 
 func (o *Options) withDefaults(cacheSize int64) Options {
@@ -105,6 +106,7 @@ type Volume struct {
 	follower  *follower
 	roots     *contentRoots
 	learner   *learner
+	scheduler *scheduler
 }
 
 // State is what the cache keeps of this client.

@@ -22,6 +22,7 @@ type mountOptions struct {
 	allowOther bool
 	fsync      string
 	poll       durationFlag
+	snapEvery  durationFlag
 	cacheSize  sizeFlag
 	offline    string
 	snapshots  string
@@ -35,6 +36,8 @@ type mountOptions struct {
 const (
 	defaultCacheSize = 20 << 30 // bytes
 	defaultPoll      = 10 * time.Second
+
+	minSnapshotEvery = time.Second // names of scheduled snapshots have seconds
 )
 
 func (a *app) mountCommand() *cobra.Command {
@@ -47,8 +50,8 @@ func (a *app) mountCommand() *cobra.Command {
 			"REPO@SNAPSHOT shows that snapshot alone, read-only: one of `dedupfs snapshot list`, latest, or a time, as in\n" +
 			"REPO@2026-03-01, for the newest one that is as old. It has to be on the remote. A place whose own name has an @ in its\n" +
 			"last part is written with a slash behind it.\n\n" +
-			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, offline=, snapshots_dir= and snapshots_root_only, as\n" +
-			"the flags of these names, and those of mount(8).",
+			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, offline=, snapshot_every=, snapshots_dir= and\n" +
+			"snapshots_root_only, as the flags of these names, and those of mount(8).",
 		Example: "  dedupfs mount -d gdrive:home ~/Cloud\n" +
 			"  dedupfs mount gdrive:home@latest /mnt",
 		Args: cobra.RangeArgs(1, 2),
@@ -72,6 +75,7 @@ func (a *app) mountCommand() *cobra.Command {
 	f.BoolVar(&o.allowOther, "allow-other", false, "let other users in; modes and owners decide what they may do")
 	f.StringVar(&o.fsync, "fsync", "local", "where data is safe when fsync returns: `local` or remote")
 	f.Var(&o.poll, "poll", "how often to look for changes of other machines (0: never)")
+	f.Var(&o.snapEvery, "snapshot-every", "make a snapshot for each such time in which something has changed, one for all machines (0: none)")
 	f.Var(&o.cacheSize, "cache-size", "most that the local state may take on disk")
 	f.StringVar(&o.offline, "offline", "30s", "what a read does while the storage is away: `wait`, error, or a time to wait before the error")
 	f.StringVar(&o.snapshots, "snapshots-dir", snapshotsDir, "`NAME` of the unlisted directory of snapshots in every directory; - for none")
@@ -95,6 +99,9 @@ func (o *mountOptions) complete() error {
 	o.fuse = rest
 	if o.fsync != "local" && o.fsync != "remote" {
 		return usageError("--fsync is local or remote, not %q", o.fsync)
+	}
+	if o.snapEvery != 0 && time.Duration(o.snapEvery) < minSnapshotEvery {
+		return usageError("--snapshot-every: at least %s, or 0 for none", humanDuration(minSnapshotEvery))
 	}
 	if o.snapshots != "-" && checkEntryName(o.snapshots) != nil {
 		return usageError("--snapshots-dir: %q is not a file name", o.snapshots)
@@ -128,6 +135,8 @@ func (o *mountOptions) set(opt string) (known bool, err error) {
 		o.fsync = value
 	case "poll":
 		err = o.poll.Set(value)
+	case "snapshot_every":
+		err = o.snapEvery.Set(value)
 	case "cache_size":
 		err = o.cacheSize.Set(value)
 	case "offline":

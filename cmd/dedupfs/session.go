@@ -101,7 +101,8 @@ func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOpti
 	defer cancel()
 	s.volume, err = fs.Open(openCtx, s.cache, repo.Repository, &fs.Options{
 		ReadOnly: o.readOnly, Poll: o.pollInterval(), RemoteFsync: o.fsync == "remote",
-		SnapshotsDir: o.snapshots, SnapshotsRootOnly: o.rootOnly, Snapshot: o.snapshot, Logger: s.log,
+		SnapshotsDir: o.snapshots, SnapshotsRootOnly: o.rootOnly, Snapshot: o.snapshot, SnapshotEvery: time.Duration(o.snapEvery),
+		Logger: s.log,
 	})
 	if err != nil {
 		return err
