@@ -168,7 +168,7 @@ type Cache struct {
 	nodeFlights  flights[store.ID, *store.Node]
 	groupFlights flights[store.Hint, *store.Group]
 	downloads    flights[store.Name, []byte]
-	prefetch     chan store.Ref
+	ahead        *ahead
 	fetched      atomic.Int64 // bytes
 
 	ctx    context.Context // ends with Close
@@ -220,9 +220,9 @@ func Open(ctx context.Context, dir string, repo *store.Repository, o *Options) (
 }
 
 // OpenReader opens a repository for reading alone: everything is kept in memory,
-// nothing is locked or written. Of the methods of Cache only Chunk, Node,
-// LocalNode, Prefetch, Fetched, LastCommit, the two for the state, and Close can
-// be used; Log and DB return nil.
+// nothing is locked or written. Of the methods of Cache only Chunk, ReadChunks,
+// Node, LocalNode, Prefetch, Preopen, OpenBudget, Fetched, LastCommit, the two for
+// the state, and Close can be used; Log and DB return nil.
 func OpenReader(ctx context.Context, repo *store.Repository, o *Options) (*Cache, error) {
 	c := newCache(repo, o)
 	if err := c.openMemory(); err != nil {
@@ -241,10 +241,10 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 		hints:    make(map[store.ID]store.Hint),
 		pending:  make(map[store.ID]*pendingChunk),
 		receipts: make(map[store.Name][]store.ID),
-		prefetch: make(chan store.Ref, 256),
+		ahead:    newAhead(),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.recent = &recentGroups{budget: c.o.Memory / 4}
+	c.recent = &recentGroups{budget: c.o.Memory / 2}
 	c.wires = &wires{budget: int(max(32<<20, 2*multichunk))}
 	c.lost = &lost{now: c.o.Now}
 	c.heal = newHealer()
@@ -253,18 +253,13 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 
 // openMemory makes what every cache has, and starts who uses it.
 func (c *Cache) openMemory() (err error) {
-	if c.chunks, err = newMemory[[]byte](c.o.Memory-c.o.Memory/4, 8<<10); err != nil {
+	if c.chunks, err = newMemory[[]byte](c.o.Memory-c.o.Memory/2, 8<<10); err != nil {
 		return err
 	}
 	if c.nodes, err = newMemory[*store.Node](c.o.NodeMemory, 16<<10); err != nil {
 		return err
 	}
-	for range 2 {
-		if _, err := c.start(c.prefetcher); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.startAhead()
 }
 
 func (c *Cache) open(dir string) error {

@@ -519,19 +519,24 @@ func (l *Log) ReadAt(p []byte, at Pos) error {
 	return nil
 }
 
-// readAhead asks the disk for the bytes from at on before somebody reads them. It
-// reports whether the log has them.
-func (l *Log) readAhead(at Pos, n int64) bool {
+// has reports whether the segment of at is there.
+func (l *Log) has(at Pos) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.segments[at.segment()] != nil
+}
+
+// readAhead asks the disk for n bytes from at on before somebody reads them.
+func (l *Log) readAhead(at Pos, n int64) {
 	l.mu.Lock()
 	seg := l.segments[at.segment()]
 	l.mu.Unlock()
 	if seg == nil {
-		return false
+		return
 	}
 	if f, ok := seg.file.(interface{ ReadAhead(off, n int64) }); ok {
 		f.ReadAhead(at.offset(), n)
 	}
-	return true
 }
 
 // Retain keeps n bytes at pos from being removed until Release has been called

@@ -36,13 +36,19 @@ func (c *Cache) Chunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 	})
 }
 
-// findChunk looks in one place after the other, the cheapest first. Places and
-// hints may be outdated: what is found is checked, and the next one is tried.
+// findChunk looks in one place after the other, the cheapest first.
 func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
-	b, errs := c.chunkFromLog(ref.ID)
-	if errs == nil {
+	b, err := c.chunkFromLog(ref.ID)
+	if err == nil {
 		return b, nil
 	}
+	b, err = c.chunkFromHints(ctx, ref, err)
+	return bytes.Clone(b), err // a part of its group would keep the whole in memory
+}
+
+// chunkFromHints finds a chunk in a multichunk. Hints may be outdated: what is found is checked, and the next one is
+// tried. Without any the error is errs. The bytes are a part of a group.
+func (c *Cache) chunkFromHints(ctx context.Context, ref store.Ref, errs error) ([]byte, error) {
 	hints := c.hintsOf(ref)
 	if len(hints) > 0 {
 		errs = nil // the places that count are yet to come
@@ -50,7 +56,7 @@ func (c *Cache) findChunk(ctx context.Context, ref store.Ref) ([]byte, error) {
 	for _, h := range hints {
 		b, err := c.chunkFromMultichunk(ctx, ref.ID, h)
 		if err == nil {
-			return bytes.Clone(b), nil // a part of its group would keep the whole in memory
+			return b, nil
 		}
 		errs = errors.Join(errs, err)
 		if ctx.Err() != nil {
@@ -462,35 +468,6 @@ func (c *Cache) searchTable(ctx context.Context, id store.ID, h store.Hint) (*st
 		}
 	}
 	return nil, fmt.Errorf("multichunk %v does not hold it: %w", h.Multichunk, store.ErrNotFound)
-}
-
-// Prefetch reads chunks in the background, as far as it is not busy with others,
-// and what stands beside them: of chunks that lie in one group, one is enough.
-func (c *Cache) Prefetch(refs []store.Ref) {
-	for _, ref := range refs {
-		if _, ok := c.chunks.get(ref.ID); ok {
-			continue
-		}
-		select {
-		case c.prefetch <- ref:
-		default:
-			return
-		}
-	}
-}
-
-func (c *Cache) prefetcher(ctx context.Context) {
-	for {
-		select {
-		case ref := <-c.prefetch:
-			if place := c.placeOf(ref.ID); len(place) > 0 && c.log.readAhead(place[0].Pos, 2*int64(c.repo.Config().GroupSize)) {
-				continue
-			}
-			c.Chunk(ctx, ref) // the error comes again when somebody reads it
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // Fetched returns how many bytes have been read from the remote since Open.

@@ -107,33 +107,22 @@ func (c *contentReader) before(ctx context.Context, off int64) (at chunkAt, ok b
 func (c *contentReader) readAt(ctx context.Context, p []byte, off int64) error {
 	done := off
 	hi := off + int64(len(p))
-	var bad error
+	var wants []cache.Want
 	err := c.chunks(ctx, off, func(at chunkAt) bool {
 		if at.off >= hi {
 			return false
 		}
-		b, err := c.ca.Chunk(ctx, at.ref)
-		if err != nil {
-			bad = err
-			return false
-		}
-		if int64(len(b)) != at.n {
-			bad = fmt.Errorf("chunk %s has %d bytes, want %d: %w", at.ref.ID, len(b), at.n, store.ErrCorrupt)
-			return false
-		}
 		lo := max(at.off, done)
 		clear(p[done-off : lo-off])
-		n := copy(p[lo-off:], b[lo-at.off:])
-		done = lo + int64(n)
+		done = min(at.end(), hi)
+		wants = append(wants, cache.Want{Ref: at.ref, Size: int(at.n), From: int(lo - at.off), To: p[lo-off : done-off]})
 		return done < hi
 	})
-	if err == nil {
-		err = bad
+	if err != nil {
+		return err
 	}
-	if err == nil && done < hi {
-		clear(p[done-off:])
-	}
-	return err
+	clear(p[done-off:])
+	return c.ca.ReadChunks(ctx, wants)
 }
 
 // fileView is a file's content as it is at one moment: layers over a content. The layers must not change while it is

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/dedupfs/dedupfs/store"
@@ -19,8 +18,7 @@ type Handle struct {
 	size   int64          // of a file of a snapshot
 	append bool
 	write  bool
-	ahead  atomic.Int64 // up to where a sequential reader has asked for chunks ahead
-	last   atomic.Int64 // where the last read ended
+	ahead  readAhead
 }
 
 func wantsWrite(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_RDONLY }
@@ -152,7 +150,7 @@ func (h *Handle) Read(ctx context.Context, p []byte, off int64) (int, error) {
 	if err != nil {
 		return 0, v.readError(ctx, in.ino, err)
 	}
-	h.readAhead(ctx, view.base, off, int64(len(p)))
+	h.ahead.read(ctx, view.base, off, int64(len(p)))
 	return len(p), nil
 }
 
@@ -164,36 +162,8 @@ func (h *Handle) readSnapshot(ctx context.Context, p []byte, off int64) (int, er
 	if err := h.snap.readAt(ctx, p, off); err != nil {
 		return 0, err
 	}
-	h.readAhead(ctx, h.snap, off, int64(len(p)))
+	h.ahead.read(ctx, h.snap, off, int64(len(p)))
 	return len(p), nil
-}
-
-// aheadBytes is how far chunks are asked for ahead of a sequential reader: a few multichunks.
-const aheadBytes = 24 << 20
-
-// readAhead asks for the chunks ahead of a reader that goes through the file in order.
-func (h *Handle) readAhead(ctx context.Context, c *contentReader, off, n int64) {
-	end := off + n
-	last := h.last.Swap(end)
-	if c.t == nil || last == 0 || off > last+1<<20 || off+4<<20 < last {
-		h.ahead.Store(end)
-		return
-	}
-	from := max(h.ahead.Load(), end)
-	if from-end > aheadBytes/2 {
-		return
-	}
-	h.ahead.Store(end + aheadBytes)
-	var refs []store.Ref
-	err := c.chunks(ctx, from, func(at chunkAt) bool {
-		if len(refs) == 0 || refs[len(refs)-1].Hint != at.ref.Hint { // neighbours mostly lie in one group
-			refs = append(refs, at.ref)
-		}
-		return at.end() < end+aheadBytes
-	})
-	if err == nil { // whatever is wrong, the read that needs it will tell
-		h.v.ca.Prefetch(refs)
-	}
 }
 
 // Write writes p at off, or at the end of a file opened with O_APPEND.
