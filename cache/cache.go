@@ -155,6 +155,7 @@ type Cache struct {
 	space   *space
 	disk    *disk
 	uploads *uploads
+	share   sharing
 
 	pressure atomic.Pointer[func()]
 
@@ -276,6 +277,9 @@ func (c *Cache) open(dir string) error {
 		return err
 	}
 	c.db, c.index = db, store.NewIndex(db)
+	if c.share.ledger, err = store.NewLedger(db); err != nil {
+		return err
+	}
 	c.uploads = newUploads(int(c.o.InFlight / int64(c.repo.Config().MultichunkSize)))
 	c.data = c.repo.NewPacker(store.KindData, c.sealed)
 	if err := c.load(); err != nil {
@@ -605,7 +609,7 @@ func (c *Cache) learnTable(ctx context.Context, n store.Name) ([]store.TableEntr
 	if err != nil || kind != store.KindData {
 		return nil, err
 	}
-	return table, c.addTable(n, table)
+	return table, c.addTable(n, table, false)
 }
 
 // learnDamaged writes receipts anew that cannot be read.

@@ -119,12 +119,19 @@ func (c *Cache) dbRoom() error {
 	}
 }
 
-// addTable adds the table of a multichunk to the index.
-func (c *Cache) addTable(n store.Name, table []store.TableEntry) error {
+// addTable adds the table of a multichunk to the index, which was found or put just now. One that is condemned stays out; if it is
+// this client's own, where its chunks lie must be known even so.
+func (c *Cache) addTable(n store.Name, table []store.TableEntry, own bool) error {
 	if err := c.dbRoom(); err != nil {
 		return err
 	}
-	return c.index.AddTable(n, table)
+	if !own && c.isForbidden(n) {
+		return nil
+	}
+	if err := c.index.AddTable(n, table); err != nil {
+		return err
+	}
+	return c.vouch(n)
 }
 
 // dbPut stores pairs of keys and values, and reports whether it could. That it

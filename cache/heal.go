@@ -184,7 +184,7 @@ func (c *Cache) noteOlder(n store.Name, table []store.TableEntry) error {
 			fresh = append(fresh, table[i])
 		}
 	}
-	return c.addTable(n, fresh)
+	return c.addTable(n, fresh, true)
 }
 
 // Lose takes multichunks that are lost or damaged on the remote out of

@@ -30,7 +30,10 @@ const (
 // chunk is appended to the log. AddChunk waits when uploading cannot keep up and
 // there is no space for the spool. The chunk lasts from the next Finish on.
 func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Place) (dup bool, err error) {
-	if dup, err = c.stored(id); dup || err != nil {
+	if dup, err = c.stored(id); dup && err == nil {
+		dup, err = c.sharable(ctx, id)
+	}
+	if dup || err != nil {
 		return dup, err
 	}
 	if err := c.uploads.waitStall(ctx, c.ctx); err != nil {

@@ -72,12 +72,20 @@ func (c *Cache) loadReceipts() error {
 		if err != nil {
 			return fmt.Errorf("read receipt: %w", err)
 		}
-		if err := c.addTable(n, table); err != nil {
+		if err := c.loadTable(n, table); err != nil {
 			return err
 		}
 		c.receipts[n] = hooks(table)
 	}
 	return nil
+}
+
+// loadTable adds the table of a receipt to the index. Whether it may be deduplicated against is for the ledger to know.
+func (c *Cache) loadTable(n store.Name, table []store.TableEntry) error {
+	if err := c.dbRoom(); err != nil {
+		return err
+	}
+	return c.index.AddTable(n, table)
 }
 
 func (c *Cache) readReceipt(n store.Name) ([]store.TableEntry, error) {

@@ -377,6 +377,9 @@ func (c *Cache) upload(ctx context.Context, up *upload) error {
 			return fmt.Errorf("upload multichunk %v: %w", up.name, err)
 		}
 	}
+	if err := c.waitAllowed(ctx); err != nil {
+		return err
+	}
 	for pause := c.o.RetryMin; ; pause = min(2*pause, c.o.RetryMax) {
 		err := c.tryUpload(ctx, up, wire)
 		if ctx.Err() != nil {
@@ -405,7 +408,7 @@ func (c *Cache) tryUpload(ctx context.Context, up *upload, wire []byte) error {
 	if err := c.writeReceipt(up.name, up.table); err != nil {
 		return err
 	}
-	if err := c.addTable(up.name, up.table); err != nil {
+	if err := c.addTable(up.name, up.table, true); err != nil {
 		return err
 	}
 	c.verified(up.table)
