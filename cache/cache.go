@@ -36,9 +36,13 @@ func newerError(name string, format, known int) error {
 
 // Options say how a cache is used; nil and zero fields mean the defaults.
 type Options struct {
-	Size       int64            // disk that log, spool and multichunks may take together, bytes; default 20 GiB
-	Memory     int64            // decoded chunks in memory, bytes; default 48 MiB
-	NodeMemory int64            // parsed nodes in memory, bytes; default 24 MiB
+	Size       int64 // disk that log, spool and multichunks may take together, bytes; default 20 GiB
+	Memory     int64 // decoded chunks in memory, bytes; default 48 MiB
+	NodeMemory int64 // parsed nodes in memory, bytes; default 24 MiB
+	// IndexMemory bounds what the chunk index takes in memory, bytes: half of it for a filter of hooks, a third for the
+	// database, and the rest for what these need besides. Default 128 MiB, of which a small repository uses little.
+	IndexMemory int64
+
 	Uploads    int              // parallel uploads; default 4
 	InFlight   int64            // sealed multichunks in memory, bytes; default 48 MiB, and at least two
 	Segment    int64            // of a segment of the log, bytes; default 64 MiB, less for a small Size
@@ -77,6 +81,7 @@ func (o *Options) withDefaults(multichunk int64) Options {
 	def(&d.Size, 20<<30)
 	def(&d.Memory, 48<<20)
 	def(&d.NodeMemory, 24<<20)
+	def(&d.IndexMemory, 128<<20)
 	def(&d.InFlight, 48<<20)
 	def(&d.Segment, max(min(segmentSize, d.Size/16), 64<<10))
 	wait(&d.Offline, 30*time.Second)
@@ -276,7 +281,7 @@ func (c *Cache) open(dir string) error {
 	if err != nil {
 		return err
 	}
-	c.db, c.index = db, store.NewIndex(db)
+	c.db, c.index = db, store.NewIndex(db, &store.IndexOptions{Memory: c.o.IndexMemory / 2})
 	if c.share.ledger, err = store.NewLedger(db); err != nil {
 		return err
 	}
@@ -302,7 +307,7 @@ func (c *Cache) openDB(dir string) (*badger.DB, error) {
 		c.trouble(fmt.Errorf("no room for the local database, it is kept in memory: %w", syscall.ENOSPC))
 		dir = ""
 	}
-	return openDB(dbDir(dir))
+	return openDB(dbDir(dir), c.o.IndexMemory)
 }
 
 // diskSpace tells what the file system has; without end if it does not say.

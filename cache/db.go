@@ -33,16 +33,17 @@ func dbKey(kind byte, id store.ID) []byte { return append([]byte{kind}, id[:]...
 // dbOptions bound Badger's memory: two memtables, two caches, and small tables:
 // a pool keeps eight buffers that grow to twice the largest. A million chunks at
 // 25,000 a second take 30 MiB of heap, in tables of 2 MiB 110 MiB. The tables
-// themselves are mapped: 55 MiB for the million, which the kernel may drop.
-func dbOptions(dir string) badger.Options {
+// themselves are mapped: 55 MiB for the million, which the kernel may drop. The
+// caches take what is there of the tables, up to a quarter of indexMemory bytes.
+func dbOptions(dir string, indexMemory int64) badger.Options {
 	o := badger.DefaultOptions(dir).
 		WithMemTableSize(2 << 20).
 		WithBaseTableSize(512 << 10).
 		WithNumMemtables(2).
 		WithNumLevelZeroTables(2).
 		WithNumLevelZeroTablesStall(6).
-		WithBlockCacheSize(12 << 20).
-		WithIndexCacheSize(12 << 20).
+		WithBlockCacheSize(max(indexMemory/12, 4<<20)).
+		WithIndexCacheSize(max(indexMemory/6, 4<<20)).
 		WithValueLogFileSize(16 << 20).
 		WithValueThreshold(1 << 18).
 		WithCompression(options.None).
@@ -57,11 +58,11 @@ func dbOptions(dir string) badger.Options {
 
 // openDB opens the database in dir, in memory if dir is empty. One that cannot be
 // opened is deleted and made anew.
-func openDB(dir string) (*badger.DB, error) {
+func openDB(dir string, indexMemory int64) (*badger.DB, error) {
 	if dir == "" {
-		return badger.Open(dbOptions("").WithInMemory(true))
+		return badger.Open(dbOptions("", indexMemory).WithInMemory(true))
 	}
-	db, err := tryDB(dir)
+	db, err := tryDB(dir, indexMemory)
 	if err == nil {
 		return db, nil
 	}
@@ -69,14 +70,14 @@ func openDB(dir string) (*badger.DB, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("remove damaged local database: %w", err)
 	}
-	if db, err = tryDB(dir); err != nil {
+	if db, err = tryDB(dir, indexMemory); err != nil {
 		return nil, fmt.Errorf("open local database: %w", err)
 	}
 	return db, nil
 }
 
 // tryDB opens the database; a panic of Badger over damaged files is an error too.
-func tryDB(dir string) (db *badger.DB, err error) {
+func tryDB(dir string, indexMemory int64) (db *badger.DB, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("local database: %v", p)
@@ -85,7 +86,7 @@ func tryDB(dir string) (db *badger.DB, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	return badger.Open(dbOptions(dir))
+	return badger.Open(dbOptions(dir, indexMemory))
 }
 
 func (c *Cache) dbGet(key []byte, fn func([]byte) error) (found bool, err error) {

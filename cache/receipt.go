@@ -45,7 +45,7 @@ func (c *Cache) writeReceipt(n store.Name, table []store.TableEntry) error {
 		return fmt.Errorf("write receipt: %w", err)
 	}
 	c.mu.Lock()
-	c.receipts[n] = hooks(table)
+	c.receipts[n] = store.Hooks(table)
 	c.mu.Unlock()
 	return nil
 }
@@ -75,7 +75,7 @@ func (c *Cache) loadReceipts() error {
 		if err := c.loadTable(n, table); err != nil {
 			return err
 		}
-		c.receipts[n] = hooks(table)
+		c.receipts[n] = store.Hooks(table)
 	}
 	return nil
 }
@@ -113,28 +113,4 @@ func (c *Cache) dropReceipts(names []store.Name) error {
 		c.mu.Unlock()
 	}
 	return errs
-}
-
-// hookShare is of how many chunk ids one is a hook, on average.
-const hookShare = 64
-
-// hooks returns the sampled ids of a multichunk: those that everybody would
-// choose, so that another machine with one of its chunks is likely to know one,
-// and at least one.
-func hooks(table []store.TableEntry) []store.ID {
-	var list []store.ID
-	var least store.ID
-	for i := range table {
-		id := table[i].ID
-		if id[len(id)-1]%hookShare == 0 {
-			list = append(list, id)
-		}
-		if i == 0 || string(id[:]) < string(least[:]) {
-			least = id
-		}
-	}
-	if len(list) == 0 && len(table) > 0 {
-		list = append(list, least)
-	}
-	return list
 }

@@ -4,42 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 
 	"github.com/dedupfs/dedupfs/store"
 )
-
-func TestHooks(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 1))
-	table := make([]store.TableEntry, 6400)
-	for i := range table {
-		for j := range table[i].ID {
-			table[i].ID[j] = byte(rng.Uint32())
-		}
-	}
-	if n := len(hooks(table)); n < 60 || n > 140 {
-		t.Errorf("%d hooks of %d chunks, want about 100", n, len(table))
-	}
-	for n := 1; n < 20; n++ {
-		got := hooks(table[:n])
-		if len(got) == 0 {
-			t.Errorf("no hook of %d chunks", n)
-		}
-		reversed := slices.Clone(table[:n])
-		slices.Reverse(reversed)
-		again := hooks(reversed)
-		slices.Reverse(again)
-		if !slices.Equal(got, again) {
-			t.Errorf("hooks of %d chunks depend on their order", n)
-		}
-	}
-	if n := len(hooks(nil)); n != 0 {
-		t.Errorf("%d hooks of nothing", n)
-	}
-}
 
 // starterFor starts goroutines that a test waits for.
 func starterFor(wg *sync.WaitGroup) starter {

@@ -71,7 +71,7 @@ func (r *Repository) Check(ctx context.Context, o *CheckOptions) (*CheckReport, 
 	c := &checker{r: r, o: *o, sizes: map[Name]int64{}, half: map[Name]bool{}, commits: map[chain]map[Seq][]string{},
 		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
 	for _, stage := range []func(context.Context) error{
-		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkCommits, c.checkMultichunks, c.checkTrees,
+		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
 		if err := stage(ctx); err != nil {
 			return nil, fmt.Errorf("check: %w", err)
@@ -87,9 +87,9 @@ type checker struct {
 	o CheckOptions
 
 	// What has been listed.
-	keys, keyrings, repositories, registrations, notices []string
-	commits                                              map[chain]map[Seq][]string
-	sizes                                                map[Name]int64 // of all multichunks, -1 where the storage does not tell
+	keys, keyrings, repositories, registrations, notices, hooks []string
+	commits                                                     map[chain]map[Seq][]string
+	sizes                                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
 	roots []Ref // of all heads
 
@@ -245,6 +245,15 @@ func (c *checker) checkNotices(ctx context.Context) error {
 	return each(ctx, c, "notices", parallel, c.notices, func(ctx context.Context, name string) error {
 		return c.small(ctx, name, func(wire []byte) error {
 			_, err := c.r.openNotice(name, wire)
+			return err
+		})
+	})
+}
+
+func (c *checker) checkHooks(ctx context.Context) error {
+	return each(ctx, c, "hooks", parallel, c.hooks, func(ctx context.Context, name string) error {
+		return c.small(ctx, name, func(wire []byte) error {
+			_, err := c.r.openHookList(name, wire)
 			return err
 		})
 	})

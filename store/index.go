@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/dgraph-io/badger/v4"
 )
@@ -17,19 +18,42 @@ import (
 //	i m number(4)         name(16)
 //	i t number(4) part(4) ids(16 each) of all chunks of the multichunk
 //	i l name(16)          nothing; the multichunk is lost (heal.go)
-//	i #                   next number(4)
+//	i #                   next number(4) chunks in tables(8)
+//	i h hook(8)           number(4)
+//	i r                   of how many hooks one is kept(1) their number(8)
+//	i x name(16)          nothing; the multichunk is condemned
+//	i v client incarnation  numbers of the commits whose announcements are in
+//	i w id(16)            a hook list that is in, without its hooks
 //
 // Numbers stand for multichunks because a name is longer than all the rest of a value. Of an id the first 16 bytes do: no
 // two chunks share them by chance, and without the key nobody can make two that do.
 //
+// Of a multichunk the Index knows the table, exactly, or hooks alone: see Champion. Tables may be given up for hooks again, so
+// that what the Index takes on disk is bounded; in memory it has a filter of the hooks, which is bounded as well.
+//
 // An Index is safe for concurrent use.
 type Index struct {
-	db *badger.DB
+	db          *badger.DB
+	filterBytes int // most that the filter may take
 
-	writeMu sync.Mutex // held while a table is added or forgotten
+	writeMu sync.Mutex // held while tables or hooks are added or forgotten; guards what follows
+	next    uint32     // number of the next multichunk; 0 if it has not been read
+	count   uint64     // chunks in tables, about
+	hooks   uint64     // about
+	trimmed uint32     // number up to which there is no table to give up
+
+	filter atomic.Pointer[hookFilter] // nil until Load
+	share  atomic.Uint32              // of how many hooks one is kept; 0 until Load
+	unread atomic.Int64               // multichunks of which hooks alone are known
+	added  atomic.Uint64              // how many tables have been added, ever
 
 	mu    sync.Mutex // guards names
 	names map[uint32]Name
+}
+
+// IndexOptions are options of NewIndex. Nil is the defaults.
+type IndexOptions struct {
+	Memory int64 // of the filter of hooks, bytes; default 64 MiB
 }
 
 const (
@@ -39,13 +63,18 @@ const (
 
 	tableAdding = 0 // states of a table: some of it may be there
 	tableKnown  = 1 // all of it is there
+	tableHooked = 2 // none of it is there, but hooks
 )
 
 var indexNextKey = []byte("i#")
 
 // NewIndex returns the index that is kept in db.
-func NewIndex(db *badger.DB) *Index {
-	return &Index{db: db, names: map[uint32]Name{}}
+func NewIndex(db *badger.DB, o *IndexOptions) *Index {
+	memory := int64(64 << 20)
+	if o != nil && o.Memory > 0 {
+		memory = o.Memory
+	}
+	return &Index{db: db, filterBytes: int(memory), names: map[uint32]Name{}}
 }
 
 func chunkKey(id ID) []byte { return append([]byte("ic"), id[:indexIDSize]...) }
@@ -114,7 +143,8 @@ func (x *Index) Get(id ID) (h Hint, found bool, err error) {
 // Known reports whether the whole table of multichunk n has been added and not been forgotten, or need not be: it is lost.
 func (x *Index) Known(n Name) (known bool, err error) {
 	err = x.db.View(func(txn *badger.Txn) error {
-		if _, known, err = getNumber(txn, n); err != nil || known {
+		_, state, err := getNumber(txn, n)
+		if known = state == tableKnown; err != nil || known {
 			return err
 		}
 		known, err = get(txn, lostKey(n), nil)
@@ -123,9 +153,12 @@ func (x *Index) Known(n Name) (known bool, err error) {
 	return known, err
 }
 
+// Added returns a number that is larger when tables have been added since: what was not found then may be found now.
+func (x *Index) Added() uint64 { return x.added.Load() }
+
 // AddTable makes the chunks of multichunk n known, whose table entries is. If it is broken off, or done twice, adding the
 // table again makes it whole. What is added may be lost with the power of the machine, but not in part unnoticed. Nothing is
-// added of a multichunk that is lost.
+// added of a multichunk that is lost or condemned.
 func (x *Index) AddTable(n Name, entries []TableEntry) error {
 	x.writeMu.Lock()
 	defer x.writeMu.Unlock()
@@ -140,7 +173,13 @@ func (x *Index) AddTable(n Name, entries []TableEntry) error {
 }
 
 func (x *Index) addTable(n Name, entries []TableEntry) error {
-	number, err := x.begin(n)
+	if err := x.readState(); err != nil {
+		return err
+	}
+	if gone, err := x.Gone(n); gone || err != nil {
+		return err
+	}
+	number, state, err := x.begin(n)
 	if err != nil {
 		return err
 	}
@@ -156,56 +195,96 @@ func (x *Index) addTable(n Name, entries []TableEntry) error {
 				return err
 			}
 		}
-		return nil
+		return x.setHooks(wb, number, hooksOf(entries))
 	})
 	if err != nil {
 		return err
 	}
-	return x.setState(n, number, tableKnown)
+	if state != tableKnown {
+		x.count += uint64(len(entries))
+	}
+	if state == tableHooked {
+		x.unread.Add(-1)
+	}
+	if err := x.setState(n, number, tableKnown); err != nil {
+		return err
+	}
+	x.added.Add(1)
+	return nil
 }
 
-// begin returns the number of multichunk n, whose table is going to be changed. It draws one if n has none.
-func (x *Index) begin(n Name) (uint32, error) {
-	number := uint32(0)
-	err := x.db.Update(func(txn *badger.Txn) error {
+// hooksOf returns the hooks of a multichunk with a table.
+func hooksOf(entries []TableEntry) []Hook {
+	ids := Hooks(entries)
+	hooks := make([]Hook, len(ids))
+	for i, id := range ids {
+		hooks[i] = HookOf(id)
+	}
+	return hooks
+}
+
+// readState reads how far the index is, once. x.writeMu is held.
+func (x *Index) readState() error {
+	if x.next != 0 {
+		return nil
+	}
+	return x.db.View(func(txn *badger.Txn) error {
+		next := uint32(1)
+		_, err := get(txn, indexNextKey, func(v []byte) error {
+			d := decoder{b: v}
+			next = max(1, d.uint32())
+			if len(d.b) > 0 {
+				x.count = d.uint64()
+			}
+			return nil
+		})
+		if err == nil {
+			err = x.readHookState(txn)
+		}
+		if err == nil {
+			x.next = next
+		}
+		return err
+	})
+}
+
+// begin returns the number of multichunk n, whose table is going to be changed, and the state that it was in. It draws a
+// number if n has none.
+func (x *Index) begin(n Name) (number uint32, state byte, err error) {
+	err = x.db.Update(func(txn *badger.Txn) error {
 		var err error
-		if number, _, err = getNumber(txn, n); err != nil {
+		if number, state, err = getNumber(txn, n); err != nil {
 			return err
 		}
 		if number == 0 {
-			if number, err = drawNumber(txn); err != nil {
-				return err
-			}
-			if err := txn.Set(numberKey(number), n[:]); err != nil {
+			number = x.draw()
+			if err := errors.Join(txn.Set(indexNextKey, x.appendNext(nil)), txn.Set(numberKey(number), n[:])); err != nil {
 				return err
 			}
 		}
 		return txn.Set(nameKey(n), appendState(number, tableAdding))
 	})
-	return number, err
+	return number, state, err
 }
 
-// drawNumber returns a number that has never been used; the first is 1.
-func drawNumber(txn *badger.Txn) (uint32, error) {
-	number := uint32(1)
-	_, err := get(txn, indexNextKey, func(v []byte) error {
-		d := decoder{b: v}
-		number = max(1, d.uint32())
-		return nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	return number, txn.Set(indexNextKey, binary.BigEndian.AppendUint32(nil, number+1))
+// draw returns a number that has never been used; the first is 1. What appendNext appends must be stored with it.
+func (x *Index) draw() uint32 {
+	x.next++
+	return x.next - 1
+}
+
+func (x *Index) appendNext(dst []byte) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(dst, x.next), x.count)
 }
 
 func appendState(number uint32, state byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, number), state)
 }
 
+// setState stores the state of a table, and how many chunks there are in all.
 func (x *Index) setState(n Name, number uint32, state byte) error {
 	return x.db.Update(func(txn *badger.Txn) error {
-		return txn.Set(nameKey(n), appendState(number, state))
+		return errors.Join(txn.Set(nameKey(n), appendState(number, state)), txn.Set(indexNextKey, x.appendNext(nil)))
 	})
 }
 
@@ -231,47 +310,74 @@ func setParts(wb *badger.WriteBatch, number uint32, entries []TableEntry) error 
 func (x *Index) Forget(n Name) error {
 	x.writeMu.Lock()
 	defer x.writeMu.Unlock()
-	if err := x.forget(n); err != nil {
+	err := x.forget(n)
+	if err == nil {
+		err = x.db.Sync()
+	}
+	if err != nil {
 		return fmt.Errorf("forget multichunk %v: %w", n, err)
 	}
 	return nil
 }
 
 func (x *Index) forget(n Name) error {
-	number := uint32(0)
-	err := x.db.View(func(txn *badger.Txn) (err error) {
-		number, _, err = getNumber(txn, n)
-		return err
-	})
+	number, state, err := x.giveUp(n, true)
 	if err != nil || number == 0 {
 		return err
 	}
-	if err := x.setState(n, number, tableAdding); err != nil {
-		return err
+	if state == tableHooked {
+		x.unread.Add(-1) // its hooks stay, and lead nowhere
 	}
-	if err := x.batch(func(wb *badger.WriteBatch) error { return x.deleteChunks(wb, number) }); err != nil {
-		return err
-	}
-	// The list goes last: a machine that stops before can still forget by it.
 	err = x.batch(func(wb *badger.WriteBatch) error {
-		return errors.Join(x.deleteParts(wb, number), wb.Delete(numberKey(number)), wb.Delete(nameKey(n)))
+		return errors.Join(wb.Delete(numberKey(number)), wb.Delete(nameKey(n)))
 	})
-	if err != nil {
-		return err
-	}
 	x.mu.Lock()
 	delete(x.names, number)
 	x.mu.Unlock()
-	return x.db.Sync()
+	return err
 }
 
-// deleteChunks deletes the chunks that are listed under number and known to lie there.
-func (x *Index) deleteChunks(wb *badger.WriteBatch, number uint32) error {
-	return x.db.View(func(txn *badger.Txn) error {
+// giveUp makes the table of multichunk n unknown, and if that is wanted its hooks. It is left in the state of adding unless none of
+// it was there. GiveUp returns the number of n, 0 if it has none, and the state that it was in.
+func (x *Index) giveUp(n Name, hooks bool) (number uint32, state byte, err error) {
+	if err := x.readState(); err != nil {
+		return 0, 0, err
+	}
+	err = x.db.View(func(txn *badger.Txn) (err error) {
+		number, state, err = getNumber(txn, n)
+		return err
+	})
+	if err != nil || number == 0 || state == tableHooked {
+		return number, state, err
+	}
+	if err := x.setState(n, number, tableAdding); err != nil {
+		return 0, 0, err
+	}
+	ids := uint64(0)
+	if err := x.batch(func(wb *badger.WriteBatch) (err error) { ids, err = x.deleteChunks(wb, number, hooks); return err }); err != nil {
+		return 0, 0, err
+	}
+	if state == tableKnown {
+		x.count -= min(x.count, ids)
+	}
+	// The list goes last: a machine that stops before can still forget by it.
+	return number, state, x.batch(func(wb *badger.WriteBatch) error { return x.deleteParts(wb, number) })
+}
+
+// deleteChunks deletes the chunks that are listed under number and known to lie there, and hooks that lead there if that is wanted.
+// It returns how many are listed.
+func (x *Index) deleteChunks(wb *badger.WriteBatch, number uint32, hooks bool) (listed uint64, err error) {
+	err = x.db.View(func(txn *badger.Txn) error {
 		return eachPart(txn, number, func(_, ids []byte) error {
+			listed += uint64(len(ids) / indexIDSize)
 			for ; len(ids) >= indexIDSize; ids = ids[indexIDSize:] {
 				var id ID
 				copy(id[:], ids[:indexIDSize])
+				if hooks {
+					if err := x.deleteHook(txn, wb, HookOf(id), number); err != nil {
+						return err
+					}
+				}
 				var p place
 				found, err := getPlace(txn, id, &p)
 				if err != nil {
@@ -287,6 +393,7 @@ func (x *Index) deleteChunks(wb *badger.WriteBatch, number uint32) error {
 			return nil
 		})
 	})
+	return listed, err
 }
 
 func (x *Index) deleteParts(wb *badger.WriteBatch, number uint32) error {
@@ -336,17 +443,17 @@ func (x *Index) name(txn *badger.Txn, number uint32) (n Name, found bool, err er
 	return n, true, nil
 }
 
-// getNumber returns the number of multichunk n, 0 if it has none, and whether its table is whole.
-func getNumber(txn *badger.Txn, n Name) (number uint32, known bool, err error) {
+// getNumber returns the number of multichunk n, 0 if it has none, and the state of its table.
+func getNumber(txn *badger.Txn, n Name) (number uint32, state byte, err error) {
 	_, err = get(txn, nameKey(n), func(v []byte) error {
 		d := decoder{b: v}
-		number, known = d.uint32(), d.byte() == tableKnown
+		number, state = d.uint32(), d.byte()
 		if d.bad {
 			return corruptf("index: state of multichunk %v", n)
 		}
 		return nil
 	})
-	return number, known, err
+	return number, state, err
 }
 
 func getPlace(txn *badger.Txn, id ID, p *place) (found bool, err error) {

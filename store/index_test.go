@@ -63,7 +63,7 @@ func (m *indexModel) check(t *testing.T, x *Index, ids []ID, names []Name) {
 func TestIndex(t *testing.T) {
 	rng := newRand(t)
 	db := openTestDB(t, t.TempDir())
-	x := NewIndex(db)
+	x := NewIndex(db, nil)
 	m := indexModel{map[ID]Hint{}, map[Name][]TableEntry{}}
 	ids, names := []ID{{}, {1}}, []Name{{1}}
 	for range 60 {
@@ -80,7 +80,7 @@ func TestIndex(t *testing.T) {
 			}
 			delete(m.tables, name)
 		case n == 1:
-			x = NewIndex(db)
+			x = NewIndex(db, nil)
 		default: // add one, or one that was there before
 			name, table := randomTable(rng, rng.IntN(300))
 			for i := range table {
@@ -111,7 +111,7 @@ func TestIndex(t *testing.T) {
 func TestIndexLargeTable(t *testing.T) {
 	rng := newRand(t)
 	db := openTestDB(t, t.TempDir())
-	x := NewIndex(db)
+	x := NewIndex(db, nil)
 	name, table := randomTable(rng, 40000)
 	for range 2 {
 		if err := x.AddTable(name, table); err != nil {
@@ -154,7 +154,7 @@ func TestIndexBrokenOff(t *testing.T) {
 	for _, finish := range []bool{true, false} {
 		t.Run(fmt.Sprint(finish), func(t *testing.T) {
 			db := openTestDB(t, t.TempDir())
-			x := NewIndex(db)
+			x := NewIndex(db, nil)
 			name, table := randomTable(rng, 3000)
 			breakOff(t, x, name, table)
 			if known, err := x.Known(name); err != nil || known {
@@ -181,7 +181,10 @@ func TestIndexBrokenOff(t *testing.T) {
 // breakOff does of AddTable what is done when the machine stops in the middle.
 func breakOff(t *testing.T, x *Index, n Name, table []TableEntry) {
 	t.Helper()
-	number, err := x.begin(n)
+	if err := x.readState(); err != nil {
+		t.Fatal(err)
+	}
+	number, _, err := x.begin(n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +226,7 @@ func BenchmarkIndex(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer db.Close()
-	x := NewIndex(db)
+	x := NewIndex(db, nil)
 	var last []TableEntry
 	for range 300 {
 		name, table := randomTable(rng, 1000)

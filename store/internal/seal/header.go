@@ -45,6 +45,7 @@ const (
 	KindCommit       Kind = 3
 	KindMultichunk   Kind = 4 // of chunks or of nodes: from outside they look alike
 	KindNotice       Kind = 5
+	KindHooks        Kind = 6
 )
 
 // A Suite says with what the segments of an object are encrypted.

@@ -1,0 +1,465 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/dedupfs/dedupfs/remote"
+	"golang.org/x/sync/errgroup"
+)
+
+// A HookLoader brings the hooks of all multichunks that commits announce into an Index: from hook lists as far as these reach, from the
+// commits themselves where they do not, which it reads once. It writes lists of what has not been listed, and merges them. It is
+// not safe for concurrent use.
+type HookLoader struct {
+	r     *Repository
+	x     *Index
+	self  chain
+	room  func() error
+	write bool
+
+	listed map[chain]seqSpans       // by lists; nil until they have been read
+	lists  map[hookListID]*hookList // without their hooks; none that another contains
+	sizes  map[hookListID]int64     // of all that were there when they were listed
+
+	mu      sync.Mutex // guards what follows
+	fetched int64
+}
+
+// HookLoaderOptions are options of NewHookLoader.
+type HookLoaderOptions struct {
+	Client      ClientID // who loads; it writes lists of its own commits sooner than of others'
+	Incarnation Incarnation
+	ReadOnly    bool         // write no lists
+	Room        func() error // called before the index is written to; an error ends the loading. Default: nothing
+}
+
+// NewHookLoader returns a loader that has read nothing.
+func (r *Repository) NewHookLoader(x *Index, o HookLoaderOptions) *HookLoader {
+	l := &HookLoader{r: r, x: x, self: chain{o.Client, o.Incarnation}, room: o.Room, write: !o.ReadOnly && r.ReadOnly() == nil}
+	if l.room == nil {
+		l.room = func() error { return nil }
+	}
+	return l
+}
+
+const (
+	listOwn      = 32   // commits of its own that a client lists together
+	listOthers   = 128  // commits of another that it lists if nobody else has
+	mergeLists   = 8    // lists of about one size that are merged into one
+	walkWindow   = 1024 // commits that are read before what they announce is put into the index
+	hookParallel = 16
+)
+
+// Load makes the index know what the commits up to heads announce. What cannot be read for good is passed over, and reported in
+// an error that wraps *ObjectError; everything else is there nevertheless.
+func (l *HookLoader) Load(ctx context.Context, heads []Head) error {
+	if err := l.x.Load(ctx); err != nil {
+		return err
+	}
+	var damage []error
+	if l.listed == nil {
+		behind, err := l.behind(heads)
+		if err != nil {
+			return err
+		}
+		if behind > 0 {
+			if err := l.readLists(ctx); err != nil && !aboutObject(err) {
+				return fmt.Errorf("load hooks: %w", err)
+			} else if err != nil {
+				damage = append(damage, err)
+			}
+		}
+	}
+	for _, h := range heads {
+		if err := l.follow(ctx, h); err != nil && !aboutObject(err) {
+			return fmt.Errorf("load hooks: %w", err)
+		} else if err != nil {
+			damage = append(damage, err)
+		}
+	}
+	return errors.Join(damage...)
+}
+
+// behind returns how many commits the index has not learned yet.
+func (l *HookLoader) behind(heads []Head) (n Seq, err error) {
+	for _, h := range heads {
+		spans, err := l.x.learned(h.chain())
+		if err != nil {
+			return 0, err
+		}
+		n += spans.missing(h.Seq).len()
+	}
+	return n, nil
+}
+
+// readLists puts what hook lists say that have not been read before into the index, the longest lists first: they contain others.
+func (l *HookLoader) readLists(ctx context.Context) error {
+	sizes, err := l.r.listHookLists(ctx)
+	if err != nil {
+		return err
+	}
+	l.listed, l.lists, l.sizes = map[chain]seqSpans{}, map[hookListID]*hookList{}, sizes
+	contained := map[hookListID]bool{}
+	left := make([]hookListID, 0, len(sizes))
+	for id := range sizes {
+		list, err := l.x.list(id)
+		if err != nil {
+			return err
+		}
+		if list == nil {
+			left = append(left, id)
+			continue
+		}
+		list.size = sizes[id]
+		l.note(list)
+		for _, other := range list.contains {
+			contained[other] = true
+		}
+	}
+	slices.SortFunc(left, func(a, b hookListID) int {
+		if sizes[a] != sizes[b] {
+			return int(sizes[b] - sizes[a])
+		}
+		return bytes.Compare(a[:], b[:])
+	})
+	var damage error
+	for len(left) > 0 {
+		n := 1
+		for n < len(left) && sizes[left[n]] > sizes[left[0]]/4 {
+			n++
+		}
+		wave := slices.DeleteFunc(slices.Clone(left[:n]), func(id hookListID) bool { return contained[id] })
+		left = left[n:]
+		lists, err := l.fetchLists(ctx, wave)
+		if err != nil && !aboutObject(err) {
+			return err
+		}
+		damage = errors.Join(damage, err)
+		for _, list := range lists {
+			for _, id := range list.contains {
+				contained[id] = true
+			}
+		}
+		if err := l.addLists(ctx, lists); err != nil {
+			return err
+		}
+	}
+	for id := range contained {
+		delete(l.lists, id)
+	}
+	return damage
+}
+
+// fetchLists fetches hook lists. Those that are gone are left out, those that are damaged are in the error.
+func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) ([]*hookList, error) {
+	lists := make([]*hookList, len(ids))
+	damage := make([]error, len(ids))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(hookParallel)
+	for i, id := range ids {
+		group.Go(func() error {
+			list, err := l.r.getHookList(groupCtx, id)
+			switch {
+			case errors.Is(err, remote.ErrNotExist):
+				return nil
+			case aboutObject(err):
+				damage[i] = err
+				return nil
+			case err != nil:
+				return err
+			}
+			lists[i] = list
+			l.add(list.size)
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(lists, func(list *hookList) bool { return list == nil }), errors.Join(damage...)
+}
+
+// addLists puts what lists say into the index, and keeps them without their hooks.
+func (l *HookLoader) addLists(ctx context.Context, lists []*hookList) error {
+	for _, list := range lists {
+		if err := l.room(); err != nil {
+			return err
+		}
+		if err := l.x.AddHooks(ctx, list.multichunks); err != nil {
+			return err
+		}
+		for c, spans := range list.covers {
+			if err := l.x.setLearned(c, spans); err != nil {
+				return err
+			}
+		}
+		l.note(list)
+		if err := l.x.setList(list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// note remembers a list, but not its hooks.
+func (l *HookLoader) note(list *hookList) {
+	for c, spans := range list.covers {
+		l.listed[c] = l.listed[c].union(spans)
+	}
+	list.multichunks = nil
+	l.lists[list.id], l.sizes[list.id] = list, list.size
+}
+
+func (l *HookLoader) add(fetched int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fetched += fetched
+}
+
+// Fetched returns how many bytes of hook lists have been read, and of commits about as many as they would take in one.
+func (l *HookLoader) Fetched() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.fetched
+}
+
+// follow brings what commits up to h announce into the index, as far as it is not there yet, and lists it if that is due.
+func (l *HookLoader) follow(ctx context.Context, h Head) error {
+	learned, err := l.x.learned(h.chain())
+	if err != nil {
+		return err
+	}
+	wanted := learned.missing(h.Seq)
+	due := Seq(listOthers)
+	if h.chain() == l.self {
+		due = listOwn
+	}
+	gather := l.write && l.listed != nil && l.listed[h.chain()].missing(h.Seq).len() >= due
+	if gather && h.chain() != l.self {
+		if err := l.readLists(ctx); err != nil && !aboutObject(err) { // others may have listed them by now
+			return err
+		}
+		gather = l.listed[h.chain()].missing(h.Seq).len() >= due
+	}
+	if gather {
+		wanted = wanted.union(l.listed[h.chain()].missing(h.Seq))
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	w := &hookWalk{l: l, head: h, wanted: wanted, gather: gather, list: &hookList{covers: map[chain]seqSpans{}}}
+	err = w.run(ctx)
+	if err != nil && !aboutObject(err) {
+		return err
+	}
+	if gather {
+		err = errors.Join(err, l.publish(ctx, w.list))
+	}
+	return err
+}
+
+// publish puts a list, and merges what has become enough to be merged.
+func (l *HookLoader) publish(ctx context.Context, list *hookList) error {
+	if len(list.covers) == 0 {
+		return nil
+	}
+	if err := l.put(ctx, list); err != nil {
+		return err
+	}
+	for {
+		ids := l.mergeable()
+		if ids == nil {
+			return nil
+		}
+		if err := l.merge(ctx, ids); err != nil {
+			return err
+		}
+	}
+}
+
+// mergeable returns lists of about one size that are enough to be merged, nil if there are none.
+func (l *HookLoader) mergeable() []hookListID {
+	tiers := map[int][]hookListID{}
+	for id, list := range l.lists {
+		if list.size >= fullHookList {
+			continue
+		}
+		tier := 0
+		for size := int64(8 << 10); size < list.size; size *= 4 {
+			tier++
+		}
+		tiers[tier] = append(tiers[tier], id)
+	}
+	for _, ids := range tiers {
+		if len(ids) >= mergeLists {
+			return ids
+		}
+	}
+	return nil
+}
+
+// merge puts one list in the place of others. Somebody else may do the same: then there are two, and the next merge makes one.
+func (l *HookLoader) merge(ctx context.Context, ids []hookListID) error {
+	lists, err := l.fetchLists(ctx, ids)
+	if err != nil && !aboutObject(err) {
+		return err
+	}
+	for _, id := range ids {
+		delete(l.lists, id) // also what is gone or damaged
+	}
+	if len(lists) < 2 {
+		return nil
+	}
+	there := func(id hookListID) bool { _, ok := l.sizes[id]; return ok }
+	merged, err := mergeHookLists(lists, l.x.Gone, there)
+	if err != nil {
+		return err
+	}
+	return l.put(ctx, merged)
+}
+
+// put publishes a list, all of which is in the index.
+func (l *HookLoader) put(ctx context.Context, list *hookList) error {
+	if err := l.r.putHookList(ctx, list); err != nil {
+		return err
+	}
+	l.note(list)
+	return l.x.setList(list)
+}
+
+// hookWalk reads the wanted commits of one chain, the newest first.
+type hookWalk struct {
+	l      *HookLoader
+	head   Head
+	wanted seqSpans
+	gather bool
+	list   *hookList // of what has been read, if gather
+
+	mu     sync.Mutex // guards what follows
+	found  []HookedMultichunk
+	seen   seqSpans
+	damage []error
+}
+
+// run goes through the wanted commits in windows, so that what is in memory is bounded.
+func (w *hookWalk) run(ctx context.Context) error {
+	entry := []Head{w.head}
+	for i := len(w.wanted) - 1; i >= 0; i-- {
+		for span := w.wanted[i]; ; {
+			low := span.from
+			if span.to-span.from >= walkWindow {
+				low = span.to - walkWindow + 1
+			}
+			var err error
+			if entry, err = w.window(ctx, entry, seqSpan{low, span.to}); err != nil {
+				return err
+			}
+			if low == span.from {
+				break
+			}
+			span.to = low - 1
+		}
+	}
+	return errors.Join(w.damage...)
+}
+
+// window reads the commits of a span. It gets there from entry, whose commits are newer or in it, by links; all links that
+// lead beyond it are returned.
+func (w *hookWalk) window(ctx context.Context, entry []Head, span seqSpan) (beyond []Head, err error) {
+	w.found = nil
+	asked := map[Head]bool{}
+	for frontier := entry; len(frontier) > 0; {
+		links, err := w.fetch(ctx, frontier, span)
+		if err != nil {
+			return nil, err
+		}
+		frontier = nil
+		for _, h := range links {
+			switch {
+			case asked[h]:
+			case h.Seq < span.from:
+				beyond = append(beyond, h)
+			default:
+				frontier = append(frontier, h)
+			}
+			asked[h] = true
+		}
+	}
+	if err := w.l.room(); err != nil {
+		return nil, err
+	}
+	if err := w.l.x.AddHooks(ctx, w.found); err != nil {
+		return nil, err
+	}
+	done := seqSpans{span}
+	if err := w.l.x.setLearned(w.head.chain(), done); err != nil {
+		return nil, err
+	}
+	if w.gather {
+		w.list.multichunks = append(w.list.multichunks, w.found...)
+		c := w.head.chain()
+		w.list.covers[c] = w.list.covers[c].union(done)
+	}
+	return beyond, nil
+}
+
+// fetch reads commits and returns where they link to: of those that are newer than span, the last links that do not lead past it.
+func (w *hookWalk) fetch(ctx context.Context, heads []Head, span seqSpan) (links []Head, err error) {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(hookParallel)
+	for _, h := range heads {
+		if h.Seq < span.from {
+			links = append(links, h)
+			continue
+		}
+		group.Go(func() error {
+			c, err := w.l.r.GetCommit(groupCtx, h)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			switch {
+			case errors.Is(err, remote.ErrNotExist) && h != w.head:
+				return nil // an old one that has been thinned out; others lead on
+			case aboutObject(err):
+				w.damage = append(w.damage, err)
+				return nil
+			case err != nil:
+				return err
+			}
+			if h.Seq <= span.to {
+				found := c.hooked()
+				w.found = append(w.found, found...)
+				for i := range found {
+					w.l.add(int64(len(Name{}) + len(ID{})*len(found[i].Hooks)))
+				}
+			}
+			links = append(links, w.next(c, span)...)
+			return nil
+		})
+	}
+	return links, group.Wait()
+}
+
+// next returns the links of c to follow.
+func (w *hookWalk) next(c *Commit, span seqSpan) (links []Head) {
+	for _, link := range c.links() {
+		h := Head{c.Client, c.Incarnation, link.Seq, link.Hash}
+		if c.Seq <= span.to {
+			links = append(links, h)
+			continue
+		}
+		// Still above it: the longest ways that do not lead past its end, and one into it, in case commits are gone.
+		links = append(links, h)
+		if link.Seq < span.to {
+			break
+		}
+	}
+	if c.Seq > span.to && len(links) > 3 {
+		links = links[len(links)-3:]
+	}
+	return links
+}
