@@ -21,7 +21,6 @@ import (
 //	i #                   next number(4) chunks in tables(8)
 //	i h hook(8)           number(4)
 //	i r                   of how many hooks one is kept(1) their number(8)
-//	i x name(16)          nothing; the multichunk is condemned
 //	i v client incarnation  numbers of the commits whose announcements are in
 //	i w id(16)            a hook list that is in, without its hooks
 //
@@ -158,7 +157,7 @@ func (x *Index) Added() uint64 { return x.added.Load() }
 
 // AddTable makes the chunks of multichunk n known, whose table entries is. If it is broken off, or done twice, adding the
 // table again makes it whole. What is added may be lost with the power of the machine, but not in part unnoticed. Nothing is
-// added of a multichunk that is lost or condemned.
+// added of a multichunk that is lost.
 func (x *Index) AddTable(n Name, entries []TableEntry) error {
 	x.writeMu.Lock()
 	defer x.writeMu.Unlock()
@@ -174,9 +173,6 @@ func (x *Index) AddTable(n Name, entries []TableEntry) error {
 
 func (x *Index) addTable(n Name, entries []TableEntry) error {
 	if err := x.readState(); err != nil {
-		return err
-	}
-	if gone, err := x.Gone(n); gone || err != nil {
 		return err
 	}
 	number, state, err := x.begin(n)

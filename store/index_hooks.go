@@ -17,8 +17,6 @@ var (
 
 func hookKey(h Hook) []byte { return append([]byte("ih"), h[:]...) }
 
-func goneKey(n Name) []byte { return append([]byte("ix"), n[:]...) }
-
 func learnedKey(c chain) []byte {
 	return append(append([]byte("iv"), c.client[:]...), c.incarnation[:]...)
 }
@@ -204,7 +202,7 @@ func (x *Index) deleteHook(txn *badger.Txn, wb *badger.WriteBatch, h Hook, numbe
 // hookBatch is how many multichunks are added at a time.
 const hookBatch = 512
 
-// AddHooks makes hooks of multichunks known whose tables are not. It adds none for what is gone for good.
+// AddHooks makes hooks of multichunks known whose tables are not. It adds none for what is lost.
 func (x *Index) AddHooks(ctx context.Context, list []HookedMultichunk) error {
 	x.writeMu.Lock()
 	defer x.writeMu.Unlock()
@@ -282,11 +280,11 @@ func (x *Index) unnamed(list []HookedMultichunk) (fresh []HookedMultichunk, err 
 			if err != nil {
 				return err
 			}
-			gone, err := out(txn, m.Name)
+			lost, err := get(txn, lostKey(m.Name), nil)
 			if err != nil {
 				return err
 			}
-			if number == 0 && !gone && !seen[m.Name] {
+			if number == 0 && !lost && !seen[m.Name] {
 				seen[m.Name] = true
 				fresh = append(fresh, m)
 			}
@@ -294,15 +292,6 @@ func (x *Index) unnamed(list []HookedMultichunk) (fresh []HookedMultichunk, err 
 		return nil
 	})
 	return fresh, err
-}
-
-// out reports whether nothing may be known of a multichunk: it is condemned or lost.
-func out(txn *badger.Txn, n Name) (bool, error) {
-	gone, err := get(txn, goneKey(n), nil)
-	if err != nil || gone {
-		return gone, err
-	}
-	return get(txn, lostKey(n), nil)
 }
 
 func listKey(id hookListID) []byte { return append([]byte("iw"), id[:]...) }
@@ -357,42 +346,6 @@ func (x *Index) Champion(id ID) (n Name, found bool, err error) {
 		return err
 	})
 	return n, found && err == nil, err
-}
-
-// Condemn takes multichunks out of the index for good, and syncs: nothing is found in them any more, whatever happens to the
-// machine, and neither tables nor hooks of them are let in again for as long as the database lasts.
-func (x *Index) Condemn(names ...Name) error {
-	x.writeMu.Lock()
-	defer x.writeMu.Unlock()
-	err := x.batch(func(wb *badger.WriteBatch) error {
-		for _, n := range names {
-			if err := wb.Set(goneKey(n), nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	for _, n := range names {
-		if err == nil {
-			err = x.forget(n)
-		}
-	}
-	if err == nil {
-		err = x.db.Sync()
-	}
-	if err != nil {
-		return fmt.Errorf("take condemned multichunks out of the index: %w", err)
-	}
-	return nil
-}
-
-// Gone reports whether multichunk n has been condemned.
-func (x *Index) Gone(n Name) (gone bool, err error) {
-	err = x.db.View(func(txn *badger.Txn) error {
-		gone, err = get(txn, goneKey(n), nil)
-		return err
-	})
-	return gone, err
 }
 
 // Chunks returns how many chunks the tables in the index list, about.

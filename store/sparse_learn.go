@@ -16,11 +16,10 @@ import (
 // commits themselves where they do not, which it reads once. It writes lists of what has not been listed, and merges them. It is
 // not safe for concurrent use.
 type HookLoader struct {
-	r     *Repository
-	x     *Index
-	self  chain
-	room  func() error
-	write bool
+	r    *Repository
+	x    *Index
+	o    HookLoaderOptions
+	self chain
 
 	listed map[chain]seqSpans       // by lists; nil until they have been read
 	lists  map[hookListID]*hookList // without their hooks; none that another contains
@@ -34,17 +33,21 @@ type HookLoader struct {
 type HookLoaderOptions struct {
 	Client      ClientID // who loads; it writes lists of its own commits sooner than of others'
 	Incarnation Incarnation
-	ReadOnly    bool         // write no lists
-	Room        func() error // called before the index is written to; an error ends the loading. Default: nothing
+	ReadOnly    bool            // write no lists
+	Room        func() error    // called before the index is written to; an error ends the loading. Default: nothing
+	Condemned   func(Name) bool // says what lists need not have any more. Default: nothing
 }
 
 // NewHookLoader returns a loader that has read nothing.
 func (r *Repository) NewHookLoader(x *Index, o HookLoaderOptions) *HookLoader {
-	l := &HookLoader{r: r, x: x, self: chain{o.Client, o.Incarnation}, room: o.Room, write: !o.ReadOnly && r.ReadOnly() == nil}
-	if l.room == nil {
-		l.room = func() error { return nil }
+	if o.Room == nil {
+		o.Room = func() error { return nil }
 	}
-	return l
+	if o.Condemned == nil {
+		o.Condemned = func(Name) bool { return false }
+	}
+	o.ReadOnly = o.ReadOnly || r.ReadOnly() != nil
+	return &HookLoader{r: r, x: x, o: o, self: chain{o.Client, o.Incarnation}}
 }
 
 const (
@@ -187,7 +190,7 @@ func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) ([]*hookL
 // addLists puts what lists say into the index, and keeps them without their hooks.
 func (l *HookLoader) addLists(ctx context.Context, lists []*hookList) error {
 	for _, list := range lists {
-		if err := l.room(); err != nil {
+		if err := l.o.Room(); err != nil {
 			return err
 		}
 		if err := l.x.AddHooks(ctx, list.multichunks); err != nil {
@@ -239,7 +242,7 @@ func (l *HookLoader) follow(ctx context.Context, h Head) error {
 	if h.chain() == l.self {
 		due = listOwn
 	}
-	gather := l.write && l.listed != nil && l.listed[h.chain()].missing(h.Seq).len() >= due
+	gather := !l.o.ReadOnly && l.listed != nil && l.listed[h.chain()].missing(h.Seq).len() >= due
 	if gather && h.chain() != l.self {
 		if err := l.readLists(ctx); err != nil && !aboutObject(err) { // others may have listed them by now
 			return err
@@ -316,11 +319,7 @@ func (l *HookLoader) merge(ctx context.Context, ids []hookListID) error {
 		return nil
 	}
 	there := func(id hookListID) bool { _, ok := l.sizes[id]; return ok }
-	merged, err := mergeHookLists(lists, l.x.Gone, there)
-	if err != nil {
-		return err
-	}
-	return l.put(ctx, merged)
+	return l.put(ctx, mergeHookLists(lists, l.o.Condemned, there))
 }
 
 // put publishes a list, all of which is in the index.
@@ -390,7 +389,7 @@ func (w *hookWalk) window(ctx context.Context, entry []Head, span seqSpan) (beyo
 			asked[h] = true
 		}
 	}
-	if err := w.l.room(); err != nil {
+	if err := w.l.o.Room(); err != nil {
 		return nil, err
 	}
 	if err := w.l.x.AddHooks(ctx, w.found); err != nil {

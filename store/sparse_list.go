@@ -240,9 +240,9 @@ func (r *Repository) putHookList(ctx context.Context, l *hookList) error {
 	return putSmall(ctx, r.st, name, wire)
 }
 
-// mergeHookLists returns one list that has all that the given ones have, but for multichunks that are gone for good. Of the lists
+// mergeHookLists returns one list that has all that the given ones have, but for multichunks that are condemned. Of the lists
 // contained in them it remembers those that are still there.
-func mergeHookLists(lists []*hookList, gone func(Name) (bool, error), there func(hookListID) bool) (*hookList, error) {
+func mergeHookLists(lists []*hookList, condemned func(Name) bool, there func(hookListID) bool) *hookList {
 	merged := &hookList{covers: map[chain]seqSpans{}}
 	seen := map[Name]bool{}
 	for _, l := range lists {
@@ -256,11 +256,7 @@ func mergeHookLists(lists []*hookList, gone func(Name) (bool, error), there func
 			}
 		}
 		for _, m := range l.multichunks {
-			dead, err := gone(m.Name)
-			if err != nil {
-				return nil, err
-			}
-			if !dead && !seen[m.Name] {
+			if !condemned(m.Name) && !seen[m.Name] {
 				seen[m.Name] = true
 				merged.multichunks = append(merged.multichunks, m)
 			}
@@ -268,7 +264,7 @@ func mergeHookLists(lists []*hookList, gone func(Name) (bool, error), there func
 	}
 	slices.SortFunc(merged.contains, func(a, b hookListID) int { return bytes.Compare(a[:], b[:]) })
 	merged.contains = slices.Compact(merged.contains)
-	return merged, nil
+	return merged
 }
 
 // DeleteContainedHooks deletes the hook lists of which a longer one has everything. It needs the right to delete and can be

@@ -107,7 +107,7 @@ func champion(t *testing.T, x *Index, table []TableEntry) (found Name) {
 	return found
 }
 
-// TestIndexHooks takes one multichunk through all that can become of it: hooks, table, hooks again, condemned.
+// TestIndexHooks takes one multichunk through all that can become of it: hooks, table, hooks again, lost.
 func TestIndexHooks(t *testing.T) {
 	rng := newRand(t)
 	db := openTestDB(t, t.TempDir())
@@ -166,32 +166,29 @@ func TestIndexHooks(t *testing.T) {
 	}
 	must(x.AddTable(name, table))
 	want("table again", true, true, Name{})
-	must(x.Condemn(name))
-	want("condemned", true, false, Name{})
+	must(x.Lose(name))
+	want("lost", true, false, Name{})
 	must(x.AddTable(name, table))
 	must(x.AddHooks(t.Context(), []HookedMultichunk{hookedOf(name, table)}))
-	want("added after it was condemned", true, false, Name{})
-	if gone, err := x.Gone(name); !gone || err != nil {
-		t.Errorf("Gone = %v, %v", gone, err)
-	}
+	want("added after it was lost", true, false, Name{})
 	must(x.AddTable(other, otherTable))
 	if x.Sparse() {
 		t.Error("sparse although all tables are known")
 	}
 }
 
-// TestIndexCondemnsHooks takes out what is known by hooks alone.
-func TestIndexCondemnsHooks(t *testing.T) {
+// TestIndexForgetsHooks takes out what is known by hooks alone.
+func TestIndexForgetsHooks(t *testing.T) {
 	x := NewIndex(openTestDB(t, t.TempDir()), nil)
 	name, table := randomTable(newRand(t), 300)
 	if err := x.AddHooks(t.Context(), []HookedMultichunk{hookedOf(name, table)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.Condemn(name); err != nil {
+	if err := x.Forget(name); err != nil {
 		t.Fatal(err)
 	}
 	if got := champion(t, x, table); !got.IsZero() || x.Sparse() {
-		t.Errorf("champion %v, sparse %v after all was condemned", got, x.Sparse())
+		t.Errorf("champion %v, sparse %v after all was forgotten", got, x.Sparse())
 	}
 }
 
