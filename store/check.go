@@ -21,6 +21,9 @@ type CheckOptions struct {
 	// Subset limits what ReadData reads. The zero value is all.
 	Subset Subset
 
+	// Spare has copies on this machine, from which damage can be repaired. Default: none.
+	Spare Spare
+
 	// Progress, unless nil, is told how much of a stage is done, in units of that stage; total is 0 where it is not known.
 	// It is called by one goroutine at a time.
 	Progress func(done, total int64, stage string)
@@ -40,7 +43,7 @@ type Damage struct {
 	Object     string // name on the remote
 	Err        error
 	IDs        []ID // of chunks and nodes that heads and snapshots need and that cannot be read from this object
-	Repairable bool // whether all of IDs lie intact elsewhere too; always false for what is no multichunk
+	Repairable bool // whether Repair can bring all of IDs back; always false for what is no multichunk
 }
 
 // CheckReport is what Check has found.
@@ -50,6 +53,7 @@ type CheckReport struct {
 	Nodes   int64 // walked
 	Chunks  int64 // referred to, each counted once
 	Damages []Damage
+	Healed  []Damage // multichunks that are damaged, but all that is needed of them lies intact elsewhere too
 
 	Foreign     []string // names that are none of ours and are left alone, at most maxForeign
 	HalfWritten []string // multichunks that nothing needs and that a put which broke off has left
@@ -65,20 +69,28 @@ const maxForeign = 1000
 //
 // Memory: nine bytes for every chunk in the repository and about sixty for every node and multichunk, and a few multichunks.
 func (r *Repository) Check(ctx context.Context, o *CheckOptions) (*CheckReport, error) {
+	c, err := r.check(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("check: %w", err)
+	}
+	return &c.report, nil
+}
+
+func (r *Repository) check(ctx context.Context, o *CheckOptions) (*checker, error) {
 	if o == nil {
 		o = new(CheckOptions)
 	}
 	c := &checker{r: r, o: *o, sizes: map[Name]int64{}, half: map[Name]bool{}, commits: map[chain]map[Seq][]string{},
 		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
+	c.spares = spares{c: c}
 	for _, stage := range []func(context.Context) error{
 		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
 		if err := stage(ctx); err != nil {
-			return nil, fmt.Errorf("check: %w", err)
+			return nil, err
 		}
 	}
-	c.conclude()
-	return &c.report, nil
+	return c, c.conclude(ctx)
 }
 
 // checker is one run of Check.
@@ -91,7 +103,8 @@ type checker struct {
 	commits                                                     map[chain]map[Seq][]string
 	sizes                                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
-	roots []Ref // of all heads
+	roots  []Ref // of all heads
+	spares spares
 
 	mu     sync.Mutex // guards all below
 	report CheckReport
@@ -105,10 +118,11 @@ type checker struct {
 // brokenMultichunk collects what is wrong with one multichunk.
 type brokenMultichunk struct {
 	errs    []error
-	noTable bool // what it held is not known
-	held    []ID // listed in its table, but not to be read
-	lost    []ID // referred to, and nowhere else
-	dup     []ID // referred to, and intact elsewhere
+	noTable bool  // what it held is not known
+	kind    Kind  // of what it holds; 0 if that is not known
+	held    []ID  // listed in its table, but not to be read
+	lost    []Ref // referred to, and nowhere else
+	dup     []ID  // referred to, and intact elsewhere
 }
 
 // damaged notes what is wrong with an object that is no multichunk.
@@ -371,22 +385,38 @@ func (c *checker) announced(commit *Commit) {
 }
 
 // conclude turns broken multichunks into damages, and sorts these by object.
-func (c *checker) conclude() {
+func (c *checker) conclude(ctx context.Context) error {
 	for n, b := range c.broken {
 		if c.half[n] && len(b.lost)+len(b.dup) == 0 {
 			c.report.HalfWritten = append(c.report.HalfWritten, ObjectName(n))
 			continue
 		}
-		d := Damage{Object: ObjectName(n), Err: errors.Join(b.errs...), Repairable: len(b.lost) == 0}
 		for _, id := range b.held {
 			if c.known.marked(id) {
 				b.dup = append(b.dup, id)
 			}
 		}
-		d.IDs = uniqueIDs(append(b.lost, b.dup...))
+		d := Damage{Object: ObjectName(n), Err: errors.Join(b.errs...), IDs: slices.Clone(b.dup)}
+		for _, ref := range b.lost {
+			d.IDs = append(d.IDs, ref.ID)
+		}
+		d.IDs = uniqueIDs(d.IDs)
+		if len(b.lost) == 0 && len(b.dup) > 0 {
+			d.Repairable = true
+			c.report.Healed = append(c.report.Healed, d)
+			continue
+		}
+		whole, err := c.spares.haveAll(ctx, n, b.lost)
+		if err != nil {
+			return err
+		}
+		d.Repairable = whole
 		c.report.Damages = append(c.report.Damages, d)
 	}
-	slices.SortFunc(c.report.Damages, func(a, b Damage) int { return strings.Compare(a.Object, b.Object) })
+	byObject := func(a, b Damage) int { return strings.Compare(a.Object, b.Object) }
+	slices.SortFunc(c.report.Damages, byObject)
+	slices.SortFunc(c.report.Healed, byObject)
 	slices.Sort(c.report.Foreign)
 	slices.Sort(c.report.HalfWritten)
+	return nil
 }

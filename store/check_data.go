@@ -41,7 +41,7 @@ func (c *checker) checkMultichunk(ctx context.Context, n Name) error {
 	defer c.mu.Unlock()
 	if err != nil {
 		b := c.breakMultichunk(n, err)
-		b.noTable, b.held = held.table == nil, held.lost
+		b.noTable, b.kind, b.held = held.table == nil, held.kind, held.lost
 	}
 	lost := map[ID]bool{}
 	for _, id := range held.lost {
@@ -180,10 +180,13 @@ func (w *walk) work(ctx context.Context) {
 		w.mu.Lock()
 		w.busy--
 		switch {
-		case err == nil:
-			w.visit(n)
-		case lostObject(err):
-			w.lose(s.ref, err)
+		case err == nil, lostObject(err):
+			if err != nil {
+				w.lose(s.ref, err)
+			}
+			if n != nil {
+				w.visit(n)
+			}
 		default:
 			w.err = err
 		}
@@ -216,6 +219,9 @@ func (w *walk) visit(n *Node) {
 func (w *walk) refer(ref Ref, level int, key []byte) {
 	found, first := w.c.known.mark(ref.ID)
 	if !found {
+		if ref.Kind == RefNode && !w.lost[ref.ID] {
+			w.stack = append(w.stack, pending{ref, level, key}) // a spare may tell what is below it
+		}
 		w.lose(ref, nil)
 		return
 	}
@@ -223,7 +229,7 @@ func (w *walk) refer(ref Ref, level int, key []byte) {
 		return
 	}
 	if b := w.c.broken[ref.Hint.Multichunk]; b != nil && b.noTable {
-		b.dup = append(b.dup, ref.ID)
+		b.dup, b.kind = append(b.dup, ref.ID), kindOf(ref)
 	}
 	if ref.Kind == RefNode {
 		w.stack = append(w.stack, pending{ref, level, key})
@@ -239,13 +245,7 @@ func (w *walk) lose(ref Ref, err error) {
 		return
 	}
 	w.lost[ref.ID] = true
-	n := ref.Hint.Multichunk
-	if at, ok := w.c.nodes[fingerprintOf(ref.ID)]; ok {
-		n = at.Multichunk
-	}
-	if from, ok := w.from[ref.ID]; ok {
-		n = from
-	}
+	n := w.ownerLocked(ref)
 	_, listed := w.c.sizes[n]
 	switch {
 	case err != nil:
@@ -260,11 +260,50 @@ func (w *walk) lose(ref Ref, err error) {
 	if err != nil {
 		b = w.c.breakMultichunk(n, err)
 	}
-	b.lost = append(b.lost, ref.ID)
+	b.lost = append(b.lost, ref)
+	b.kind = kindOf(ref)
 }
 
-// load returns the node of s from where its hint says, or from where the tables have it.
+// load returns the node of s from where its hint says, or from where the tables have it. If it is lost there, it returns an
+// error, and with it the node if this machine has a spare.
 func (w *walk) load(ctx context.Context, s pending) (*Node, error) {
+	n, err := w.loadRemote(ctx, s)
+	if err == nil || !lostObject(err) {
+		return n, err
+	}
+	data, spareErr := w.c.spares.find(ctx, s.ref, w.owner(s.ref))
+	if spareErr != nil {
+		return nil, spareErr
+	}
+	if data == nil {
+		return nil, err
+	}
+	n, spareErr = w.checkNode(s, data)
+	if spareErr != nil {
+		return nil, err
+	}
+	return n, err
+}
+
+// owner returns the multichunk that has, or had, what ref refers to.
+func (w *walk) owner(ref Ref) Name {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ownerLocked(ref)
+}
+
+func (w *walk) ownerLocked(ref Ref) Name {
+	if from, ok := w.from[ref.ID]; ok {
+		return from
+	}
+	if at, ok := w.c.nodes[fingerprintOf(ref.ID)]; ok {
+		return at.Multichunk
+	}
+	return ref.Hint.Multichunk
+}
+
+// loadRemote is load without spares.
+func (w *walk) loadRemote(ctx context.Context, s pending) (*Node, error) {
 	n, err := w.loadFrom(ctx, s, s.ref.Hint)
 	if err == nil || !lostObject(err) {
 		return n, err
@@ -288,6 +327,11 @@ func (w *walk) loadFrom(ctx context.Context, s pending, h Hint) (*Node, error) {
 	if !ok {
 		return nil, fmt.Errorf("node %v in group at %d: %w", s.ref.ID, h.Off, ErrNotFound)
 	}
+	return w.checkNode(s, data)
+}
+
+// checkNode decodes a node and sees that it is the one that s tells of.
+func (w *walk) checkNode(s pending, data []byte) (*Node, error) {
 	n, err := w.c.r.CheckNode(s.ref.ID, data)
 	switch {
 	case err != nil:

@@ -247,8 +247,8 @@ func (s *sample) replace(t *testing.T, name, by string) {
 	s.st.SetObject(name, b)
 }
 
-// TestCheckRepairable checks that a chunk that lies elsewhere too is not called lost.
-func TestCheckRepairable(t *testing.T) {
+// TestCheckHealed checks that a chunk that lies elsewhere too is not called lost.
+func TestCheckHealed(t *testing.T) {
 	s := newSample(t, newRand(t))
 	chunk := s.chunks[0]
 	object := s.owner[chunk][0]
@@ -267,10 +267,10 @@ func TestCheckRepairable(t *testing.T) {
 	s.st.Damage(object, func(b []byte) []byte { b[len(b)-1] ^= 1; b[50] ^= 1; return b })
 	for _, o := range []*CheckOptions{nil, readData} {
 		report := s.check(t, o)
-		if len(report.Damages) != 1 || report.Damages[0].Object != object {
-			t.Fatalf("damages = %+v, want one of %s", report.Damages, object)
+		if len(report.Damages) != 0 || len(report.Healed) != 1 || report.Healed[0].Object != object {
+			t.Fatalf("damages = %+v, healed = %+v, want one healed, %s", report.Damages, report.Healed, object)
 		}
-		if d := report.Damages[0]; !d.Repairable || !slices.Contains(d.IDs, chunk) {
+		if d := report.Healed[0]; !d.Repairable || !slices.Contains(d.IDs, chunk) {
 			t.Errorf("repairable: %v, lost %v, want true and %v", d.Repairable, d.IDs, chunk)
 		}
 	}

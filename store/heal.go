@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/dgraph-io/badger/v4"
@@ -70,9 +71,9 @@ func (r *Repository) VerifyMultichunk(n Name, wire []byte) error {
 	return nil
 }
 
-// A Finder goes through the data multichunks that the commits of all clients announce, roughly the newest first, and each once:
-// what is lost and was stored again lies in one of them. It reads no more commits and tables than it is asked for. It is safe
-// for concurrent use.
+// A Finder goes through the data multichunks that the commits of all clients announce, roughly the newest first, then through
+// those that no commit announces, and each once: what is lost and was stored again lies in one of them. It reads no more
+// commits and tables than it is asked for. It is safe for concurrent use.
 type Finder struct {
 	r *Repository
 
@@ -83,6 +84,7 @@ type Finder struct {
 	skips  []Head // older ones, for when a commit between cannot be read
 	names  []Name // multichunks to look at, before any commit
 	behind bool   // the heads have not been asked for, or may have changed since
+	listed int    // directories of multichunks that have been listed
 }
 
 // NewFinder returns a Finder that has not seen anything.
@@ -107,12 +109,12 @@ func (f *Finder) Next(ctx context.Context) (Name, []TableEntry, error) {
 			return Name{}, nil, err
 		}
 		n := f.names[0]
-		_, table, err := f.r.ReadTable(f.r.RemoteReader(ctx, n), -1, n)
+		kind, table, err := f.r.ReadTable(f.r.RemoteReader(ctx, n), -1, n)
 		if err != nil && !IsLost(err) {
 			return Name{}, nil, err
 		}
 		f.names = f.names[1:]
-		if err == nil {
+		if err == nil && kind == KindData {
 			return n, table, nil
 		}
 	}
@@ -133,7 +135,13 @@ func (f *Finder) fill(ctx context.Context) error {
 			f.queue, f.skips = f.skips, nil
 		}
 		if len(f.queue) == 0 {
-			return fmt.Errorf("look through all commits: %w", ErrNotFound)
+			if f.listed == 256 {
+				return fmt.Errorf("look through all multichunks: %w", ErrNotFound)
+			}
+			if err := f.list(ctx); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := f.visit(ctx, f.queue[0]); err != nil {
 			return err
@@ -141,6 +149,33 @@ func (f *Finder) fill(ctx context.Context) error {
 		f.queue = f.queue[1:]
 	}
 	return nil
+}
+
+// list takes the names in one more directory that have not been given yet. f.mu is held.
+func (f *Finder) list(ctx context.Context) error {
+	dir := fmt.Sprintf("%s/%02x", dataDir, f.listed)
+	_, err := listIDs(ctx, f.r.st, dir, false, func(id [16]byte, _ remote.Entry) {
+		if n := Name(id); parent(ObjectName(n)) == dir {
+			f.give(n)
+		}
+	})
+	if err != nil && !errors.Is(err, remote.ErrNotExist) {
+		return fmt.Errorf("list %s: %w", dir, err)
+	}
+	f.listed++
+	return nil
+}
+
+// parent returns the directory of an object.
+func parent(object string) string { return object[:strings.LastIndexByte(object, '/')] }
+
+// give takes a name, once. f.mu is held.
+func (f *Finder) give(n Name) {
+	key := binary.BigEndian.Uint64(n[:])
+	if !f.given[key] {
+		f.given[key] = true
+		f.names = append(f.names, n)
+	}
 }
 
 // visit takes the names that a commit announces, and what is before it as the next to look at. f.mu is held.
@@ -158,11 +193,10 @@ func (f *Finder) visit(ctx context.Context, h Head) error {
 		return nil // what is before it may be reached by skip links
 	}
 	for i := range c.Multichunks {
-		m := &c.Multichunks[i]
-		name := binary.BigEndian.Uint64(m.Name[:])
-		if m.Kind == KindData && !f.given[name] {
-			f.given[name] = true
-			f.names = append(f.names, m.Name)
+		if m := &c.Multichunks[i]; m.Kind == KindData {
+			f.give(m.Name)
+		} else {
+			f.given[binary.BigEndian.Uint64(m.Name[:])] = true
 		}
 	}
 	for _, seen := range c.Seen {
