@@ -15,6 +15,7 @@ const module = "github.com/dedupfs/dedupfs/"
 var below = map[string][]string{
 	"chunking":            {},
 	"remote":              {},
+	"limit":               {},
 	"remote/remotetest":   {"remote"},
 	"store/internal/seal": {},
 	"store":               {"chunking", "store/internal/seal", "remote"},
@@ -25,7 +26,7 @@ var below = map[string][]string{
 	"fs":                  {"cache", "store/tree", "store", "chunking", "remote"},
 	"fs/fusefs":           {"fs", "store", "remote"},
 	"experiment":          {"store/tree", "store", "chunking", "remote"},
-	"cmd/dedupfs":         {"experiment", "fs/fusefs", "fs", "cache", "store", "chunking", "remote"},
+	"cmd/dedupfs":         {"experiment", "limit", "fs/fusefs", "fs", "cache", "store", "chunking", "remote"},
 	"bench/fs":            {},
 	"bench/store":         {"fs", "cache", "store", "remote"},
 	"e2e":                 {},

@@ -338,6 +338,7 @@ func (c *Cache) loadSpooled(n store.Name, size int64) error {
 
 // uploader uploads one multichunk after the other until the cache is closed.
 func (c *Cache) uploader(ctx context.Context) {
+	c.repo.Pacer().Worker()
 	for {
 		up, err := c.uploads.next(ctx)
 		if err != nil {
@@ -381,7 +382,10 @@ func (c *Cache) upload(ctx context.Context, up *upload) error {
 		return err
 	}
 	for pause := c.o.RetryMin; ; pause = min(2*pause, c.o.RetryMax) {
-		err := c.tryUpload(ctx, up, wire)
+		err := c.repo.Pacer().Background(ctx)
+		if err == nil {
+			err = c.tryUpload(ctx, up, wire)
+		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -431,7 +435,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (c *Cache) Pending() PendingStats {
 	var s PendingStats
 	c.mu.Lock()
-	s.Bytes, s.Chunks = c.pendingBytes, len(c.pending)
+	s.Bytes, s.Chunks = c.pendingBytes, len(c.pending)-c.known
 	s.Commits = len(c.commits)
 	c.mu.Unlock()
 	u := c.uploads

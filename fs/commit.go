@@ -111,6 +111,7 @@ func (c *committer) due() (wait time.Duration, ok bool) {
 }
 
 func (c *committer) commitLoop(ctx context.Context) {
+	c.v.repo.Pacer().Worker()
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -137,6 +138,7 @@ func (c *committer) commitLoop(ctx context.Context) {
 }
 
 func (c *committer) publishLoop(ctx context.Context) {
+	c.v.repo.Pacer().Worker()
 	pause := time.Second
 	for {
 		select {
@@ -332,7 +334,10 @@ func (c *committer) flushFiles(ctx context.Context, cut *cut) error {
 		if f.flushed != nil {
 			continue // by an earlier try
 		}
-		g.Go(func() error { return c.flushFile(ctx, cut, f) })
+		g.Go(func() error {
+			c.v.repo.Pacer().Worker()
+			return c.flushFile(ctx, cut, f)
+		})
 	}
 	return g.Wait()
 }

@@ -124,6 +124,9 @@ func (h *Handle) Read(ctx context.Context, p []byte, off int64) (int, error) {
 		return h.readSnapshot(ctx, p, off)
 	}
 	v, in := h.v, h.in
+	if err := v.repo.Pacer().Foreground(ctx); err != nil {
+		return 0, err
+	}
 	if err := v.lockContent(ctx, in, in.mu.RLocker()); err != nil {
 		return 0, err
 	}
@@ -179,6 +182,9 @@ func (h *Handle) Write(ctx context.Context, p []byte, off int64) (int, error) {
 	}
 	if off > maxSize-int64(len(p)) {
 		return 0, syscall.EFBIG
+	}
+	if err := h.v.repo.Pacer().Foreground(ctx); err != nil {
+		return 0, err
 	}
 	err := h.v.ca.WithRoom(ctx, int64(len(p))+4096, func() error { return h.tryWrite(p, off) })
 	if err != nil {

@@ -250,6 +250,9 @@ func (fl *flusher) nextHole(off, want int64) (int64, error) {
 
 // add stores one chunk. Zeros are not stored: they are a hole.
 func (fl *flusher) add(off int64, data []byte) error {
+	if err := fl.v.repo.Pacer().Background(fl.ctx); err != nil {
+		return err
+	}
 	if isZero(data) {
 		return nil
 	}

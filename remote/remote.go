@@ -19,6 +19,9 @@ type Options struct {
 	LimitDownload int64 // bytes per second, 0 is none
 	Retries       int   // attempts per operation, default 5
 
+	// Pace, unless nil, is called before each operation, which it may hold back.
+	Pace func(context.Context) error
+
 	// OnRetry is called before an operation is tried again after d.
 	OnRetry func(op, name string, err error, d time.Duration)
 }
@@ -30,6 +33,7 @@ type Remote struct {
 	url     string // as given
 	create  bool
 	storage Storage // connection, with retries
+	pace    func(context.Context) error
 
 	up, down limit
 	stats    counters
@@ -55,7 +59,7 @@ func Open(ctx context.Context, url string, o *Options) (*Remote, error) {
 	if err != nil {
 		return nil, fmt.Errorf("repository %q: %w", Redact(url), err)
 	}
-	r := &Remote{url: url, create: o.Create, connecting: make(chan struct{}, 1)}
+	r := &Remote{url: url, create: o.Create, pace: o.Pace, connecting: make(chan struct{}, 1)}
 	r.local.Store(parsed.Name == "")
 	r.SetLimits(o.LimitUpload, o.LimitDownload)
 	r.storage = WithRetry(connection{r}, &RetryOptions{Attempts: o.Retries, OnRetry: func(op, name string, err error, d time.Duration) {
@@ -124,18 +128,35 @@ func (r *Remote) honourBwLimit() {
 
 // Put implements Storage.
 func (r *Remote) Put(ctx context.Context, name string, data []byte) error {
+	if err := r.paced(ctx); err != nil {
+		return err
+	}
 	err := r.storage.Put(ctx, name, data)
 	return r.stats.count(err, &r.stats.puts, &r.stats.uploaded, len(data))
 }
 
 // Get implements Storage.
 func (r *Remote) Get(ctx context.Context, name string, off, n int64) ([]byte, error) {
+	if err := r.paced(ctx); err != nil {
+		return nil, err
+	}
 	data, err := r.storage.Get(ctx, name, off, n)
 	return data, r.stats.count(err, &r.stats.gets, &r.stats.downloaded, len(data))
 }
 
+// paced waits until the next operation may begin.
+func (r *Remote) paced(ctx context.Context) error {
+	if r.pace == nil {
+		return nil
+	}
+	return r.pace(ctx)
+}
+
 // List implements Storage.
 func (r *Remote) List(ctx context.Context, dir string, fn func(Entry) error) error {
+	if err := r.paced(ctx); err != nil {
+		return err
+	}
 	r.stats.lists.Add(1)
 	return r.storage.List(ctx, dir, fn)
 }

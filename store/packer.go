@@ -135,6 +135,7 @@ func (p *Packer) closeGroup(ctx context.Context) error {
 	g, before, placed := p.cur, p.last, make(chan struct{})
 	p.cur, p.last = nil, placed
 	go func() {
+		p.repo.Pacer().Worker()
 		p.pack(ctx, g, before)
 		<-p.slots
 		close(placed)

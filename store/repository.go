@@ -53,6 +53,7 @@ type Repository struct {
 	commitNames seal.Key      // names commits by their hashes
 	askAgain    time.Duration // after which it is asked again for what is not found and should be there
 	random      func() uint32 // draws inode ranges
+	pacer       Pacer         // nil if nobody holds back
 
 	recent        recentCommits
 	registrations sync.Map // of *Registration by object name; objects never change

@@ -1,0 +1,58 @@
+package fs
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/chunking"
+	"github.com/dedupfs/dedupfs/remote/remotetest"
+	"github.com/dedupfs/dedupfs/store/storetest"
+)
+
+// counter counts how often it is asked.
+type counter struct{ background, foreground, workers atomic.Int64 }
+
+func (c *counter) Background(context.Context) error { c.background.Add(1); return nil }
+func (c *counter) Foreground(context.Context) error { c.foreground.Add(1); return nil }
+func (c *counter) Worker()                          { c.workers.Add(1) }
+
+// TestPacer checks that work behind the writer's back asks before each chunk and each upload, and that reads and writes say
+// that somebody waits for them.
+func TestPacer(t *testing.T) {
+	repo := storetest.New(t, remotetest.NewMem())
+	var pace counter
+	repo.SetPacer(&pace)
+	ca, err := cache.Open(t.Context(), t.TempDir(), repo, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &env{t: t, repo: repo, ca: ca, opt: Options{Poll: -1}}
+	t.Cleanup(e.close)
+	if e.v, err = Open(t.Context(), ca, repo, &e.opt); err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 2<<20)
+	rand.NewChaCha8([32]byte{1}).Read(data)
+	e.write("file", 0, data)
+	written := pace.foreground.Load()
+	if written == 0 {
+		t.Error("a write does not say that somebody waits for it")
+	}
+	if err := e.v.Sync(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	_, largest := repo.Chunkers()[chunking.KindMedia].Bounds() // random bytes
+	if got, want := pace.background.Load(), int64(len(data)/largest); got < want {
+		t.Errorf("the pacer was asked %d times for %d bytes, want at least %d", got, len(data), want)
+	}
+	if pace.workers.Load() < 3 { // committer, publisher, uploader
+		t.Errorf("%d goroutines say that they work in the background", pace.workers.Load())
+	}
+	e.read("file")
+	if pace.foreground.Load() == written {
+		t.Error("a read does not say that somebody waits for it")
+	}
+}
