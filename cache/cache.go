@@ -170,6 +170,7 @@ type Cache struct {
 	wires        *wires
 	lost         *lost
 	heal         *healer
+	sparse       *sparse
 	chunkFlights flights[store.ID, []byte]
 	nodeFlights  flights[store.ID, *store.Node]
 	groupFlights flights[store.Hint, *store.Group]
@@ -206,6 +207,7 @@ type Cache struct {
 	pendingBytes int64
 	unlisted     []store.ID // pending chunks that no local commit lists
 	waiting      []store.ID // pending chunks that are to be packed anew
+	known        int        // pending chunks that have turned out to be stored
 	receipts     map[store.Name][]store.ID
 	damaged      []store.Name // receipts that cannot be read
 }
@@ -254,6 +256,7 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 	c.wires = &wires{budget: int(max(32<<20, 2*multichunk))}
 	c.lost = &lost{now: c.o.Now}
 	c.heal = newHealer()
+	c.sparse = newSparse()
 	return c
 }
 

@@ -12,6 +12,7 @@ type pendingChunk struct {
 	len    uint32
 	place  Place      // in the log; nil if it is only in the spool
 	hint   store.Hint // zero until its multichunk is sealed
+	needed uint64     // of what is known: the newest local commit that may refer to it without a hint
 	state  chunkState
 	retain bool // the place is retained
 }
@@ -22,6 +23,8 @@ const (
 	chunkWaiting chunkState = iota // left by an earlier process, or by a failure: to be packed
 	chunkPacked                    // in the packer, or sealed in memory
 	chunkSpooled                   // sealed, and lasting in the spool
+	chunkHeld                      // to be looked for by hooks
+	chunkKnown                     // found to be on the remote
 )
 
 // AddChunk stores a chunk unless it is stored already, which it reports. Place
@@ -44,8 +47,15 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 			return false, fmt.Errorf("keep chunk: %w", err)
 		}
 	}
-	if !c.addPending(id, uint32(len(data)), place) {
+	state := chunkPacked
+	if c.holds() {
+		state = chunkHeld
+	}
+	if !c.addPending(id, uint32(len(data)), place, state) {
 		return true, nil
+	}
+	if state == chunkHeld {
+		return false, c.hold(ctx, id, len(data))
 	}
 	return false, c.pack(id, data)
 }
@@ -83,14 +93,17 @@ func (p Place) size() (n int64) {
 	return n
 }
 
-// addPending notes a new chunk, and reports false if another was quicker.
-func (c *Cache) addPending(id store.ID, n uint32, place Place) bool {
+// addPending notes a new chunk, and reports false if another was quicker. One that
+// is known to be stored and added even so lies where it may be deleted.
+func (c *Cache) addPending(id store.ID, n uint32, place Place, state chunkState) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pending[id] != nil {
+	if p := c.pending[id]; p != nil && p.state != chunkKnown {
 		return false
+	} else if p != nil {
+		c.dropKnownLocked(id, p)
 	}
-	p := &pendingChunk{len: n, place: place, state: chunkPacked}
+	p := &pendingChunk{len: n, place: place, state: state}
 	c.retainLocked(p)
 	c.pending[id] = p
 	c.pendingBytes += int64(n)
@@ -249,10 +262,10 @@ func (c *Cache) loadPlaces() error {
 			} else if known {
 				continue
 			}
-			waiting := &pendingChunk{len: p.len, place: p.place, state: chunkWaiting}
-			c.retainLocked(waiting)
-			c.pending[p.id] = waiting
-			c.waiting = append(c.waiting, p.id)
+			held := &pendingChunk{len: p.len, place: p.place, state: chunkHeld}
+			c.retainLocked(held)
+			c.pending[p.id] = held
+			c.sparse.held = append(c.sparse.held, p.id)
 		}
 		f.places = nil
 	}

@@ -94,6 +94,9 @@ func (c *Cache) uploadChunks(ctx context.Context, r reporter) error {
 	c.mu.Unlock()
 	for len(ids) > 0 {
 		r.report()
+		if err := c.decide(ctx); err != nil {
+			return err
+		}
 		if err := c.packWaiting(ctx); err != nil {
 			return err
 		}
@@ -108,7 +111,7 @@ func (c *Cache) uploadChunks(ctx context.Context, r reporter) error {
 		}
 		// One that is still pending was lost from the spool, or its packer has failed.
 		c.mu.Lock()
-		ids = slices.DeleteFunc(ids, func(id store.ID) bool { return c.pending[id] == nil })
+		ids = slices.DeleteFunc(ids, func(id store.ID) bool { return c.pending[id] == nil || c.pending[id].state == chunkKnown })
 		c.mu.Unlock()
 	}
 	r.report()
@@ -358,7 +361,8 @@ func (c *Cache) isPending(ref store.Ref) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if ref.Kind == store.RefChunk {
-		return c.pending[ref.ID] != nil
+		p := c.pending[ref.ID]
+		return p != nil && p.state != chunkKnown
 	}
 	_, ok := c.local[ref.ID]
 	return ok
@@ -387,6 +391,7 @@ func (c *Cache) Published(p *Publication) error {
 		return fmt.Errorf("note publication of local commit %d: %w", p.N, err)
 	}
 	c.packed = nil
+	c.dropKnown(p.N)
 	err := c.removeDropped()
 	if err == nil && !busy {
 		err = c.dropReceipts(p.dataNames())

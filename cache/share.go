@@ -92,20 +92,23 @@ func (c *Cache) waitAllowed(ctx context.Context) error {
 // costs space and nothing else.
 func (c *Cache) sharable(ctx context.Context, id store.ID) (bool, error) {
 	c.mu.Lock()
-	pending := c.pending[id] != nil
+	p := c.pending[id]
+	ours := p != nil && p.state != chunkKnown
 	c.mu.Unlock()
-	if pending {
+	if ours {
 		return true, nil
 	}
-	h, found, err := c.index.Get(id)
-	if err != nil || !found {
-		return false, err
-	}
-	standing, err := c.share.ledger.Standing(h.Multichunk)
+	_, ok, err := c.relied(ctx, id)
+	return ok, err
+}
+
+// standing reports whether a multichunk may be deduplicated against.
+func (c *Cache) standing(ctx context.Context, n store.Name) (bool, error) {
+	standing, err := c.share.ledger.Standing(n)
 	if err != nil || standing != store.Unproven {
 		return standing == store.Vouched, err
 	}
-	return c.probe(ctx, h.Multichunk)
+	return c.probe(ctx, n)
 }
 
 // probe sees whether a multichunk is there, and vouches for it.

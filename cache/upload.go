@@ -435,7 +435,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (c *Cache) Pending() PendingStats {
 	var s PendingStats
 	c.mu.Lock()
-	s.Bytes, s.Chunks = c.pendingBytes, len(c.pending)
+	s.Bytes, s.Chunks = c.pendingBytes, len(c.pending)-c.known
 	s.Commits = len(c.commits)
 	c.mu.Unlock()
 	u := c.uploads

@@ -97,6 +97,7 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 		f.heads = heads
 	}
 	f.mu.Unlock()
+	f.v.learner.poke()
 	if !usable {
 		return err
 	}

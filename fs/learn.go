@@ -2,29 +2,30 @@ package fs
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"sync"
 
 	"github.com/dedupfs/dedupfs/store"
 )
 
-// learner makes what the repository already has known to a cache that is new or has lost its index, in the background: until then
-// new data is stored that is there already, which costs space and nothing else.
+// learner makes what others have stored known to this client by its hooks, in the background, whenever heads have been found.
+// New data waits a little for its first round, so that what is there already is not stored again (cache.ExpectHooks).
 type learner struct {
 	v    *Volume
+	wake chan struct{} // one place
 	stop context.CancelFunc
 	done sync.WaitGroup
 }
 
+func newLearner(v *Volume) *learner { return &learner{v: v, wake: make(chan struct{}, 1)} }
+
 func (l *learner) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
-	l.done.Go(func() {
-		if err := l.learn(ctx); err != nil && ctx.Err() == nil {
-			l.v.opt.Logger.Warn("learning what the repository has failed; the next mount goes on", "err", err)
-		}
-	})
+	l.v.ca.ExpectHooks()
+	l.done.Go(func() { l.loop(ctx) })
+	l.poke()
 }
 
 func (l *learner) close() {
@@ -34,52 +35,29 @@ func (l *learner) close() {
 	l.done.Wait()
 }
 
-// learn reads the tables of all data multichunks that the commits of all clients announce, the newest first. A client whose newest
-// commits announce nothing new has been learned before.
-func (l *learner) learn(ctx context.Context) error {
-	f := l.v.follower
-	f.mu.Lock()
-	heads := slices.Clone(f.heads) // as opening the volume has found them
-	f.mu.Unlock()
-	for _, h := range heads {
-		if err := l.learnChain(ctx, h); err != nil {
-			return fmt.Errorf("%s: %w", h, err)
-		}
-	}
-	return nil
-}
+// poke lets the learner look at the heads as they were last seen.
+func (l *learner) poke() { signal(l.wake) }
 
-func (l *learner) learnChain(ctx context.Context, h store.Head) error {
+func (l *learner) loop(ctx context.Context) {
+	failing := false
 	for {
-		c, err := l.v.repo.GetCommit(ctx, h)
-		if err != nil {
-			return err
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
 		}
-		names, known := l.unknown(c)
-		if known > 0 && len(names) == 0 {
-			return nil
+		f := l.v.follower
+		f.mu.Lock()
+		heads := slices.Clone(f.heads)
+		f.mu.Unlock()
+		err := l.v.ca.LearnHooks(ctx, heads)
+		if ctx.Err() != nil {
+			return
 		}
-		if err := l.v.ca.LearnTables(ctx, names); err != nil {
-			return err
+		var damaged *store.ObjectError
+		if err != nil && (!failing || errors.As(err, &damaged)) {
+			l.v.opt.Logger.Warn("learning what the repository has: some of it is stored again if it is written again", "err", err)
 		}
-		if c.Seq == 1 {
-			return nil
-		}
-		h.Seq, h.Hash = c.Seq-1, c.Prev
+		failing = err != nil
 	}
-}
-
-// unknown returns the data multichunks of a commit whose tables are not in the index, and how many are.
-func (l *learner) unknown(c *store.Commit) (names []store.Name, known int) {
-	for _, m := range c.Multichunks {
-		if m.Kind != store.KindData {
-			continue
-		}
-		if ok, err := l.v.ca.Index().Known(m.Name); err == nil && ok {
-			known++
-		} else {
-			names = append(names, m.Name)
-		}
-	}
-	return names, known
 }

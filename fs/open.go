@@ -20,7 +20,7 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 	v.commits = newCommitter(v)
 	v.roots = &contentRoots{v}
 	v.follower = newFollower(v)
-	v.learner = &learner{v: v}
+	v.learner = newLearner(v)
 	v.scheduler = &scheduler{v: v}
 	if repo.ReadOnly() != nil {
 		v.opt.ReadOnly = true
@@ -107,9 +107,9 @@ func (v *Volume) start() {
 		if v.active.len() > 0 || len(v.dirty) > 0 {
 			v.changed()
 		}
+		v.learner.start() // before anything is stored that others have
 		v.commits.start()
 		signal(v.commits.publish)
-		v.learner.start()
 		v.scheduler.start()
 	}
 	v.follower.start()
