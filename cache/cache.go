@@ -554,6 +554,10 @@ func (c *Cache) Admit(ctx context.Context, n int64) error {
 // gives up when that takes longer than Options.Offline. Whoever appends under
 // locks waits here, without them: what frees space may need them.
 func (c *Cache) WithRoom(ctx context.Context, n int64, try func() error) error {
+	// Mostly there is room, and looking for it costs more than finding it.
+	if err := try(); err == nil || !isNoSpace(err) {
+		return err
+	}
 	wait := c.space.patience(ctx)
 	for {
 		err := c.Admit(ctx, n)

@@ -57,8 +57,23 @@ func (l *layer) put(e extent) {
 	if e.n == 0 {
 		return
 	}
-	l.remove(e.off, e.end())
-	l.add(e)
+	if !l.replace(e) {
+		l.remove(e.off, e.end())
+		l.add(e)
+	}
+}
+
+// replace lays e over one extent of the same bytes, and reports whether there is one: blocks of a file are mostly written
+// again as they were written before.
+func (l *layer) replace(e extent) bool {
+	old, ok := l.ext.Get(e)
+	if !ok || old.n != e.n || old.hole || e.hole {
+		return false
+	}
+	l.log.Retain(e.pos, e.n)
+	l.ext.Set(e)
+	l.log.Release(old.pos, old.n)
+	return true
 }
 
 func (l *layer) add(e extent) {
@@ -112,6 +127,9 @@ func (l *layer) overlapping(lo, hi int64) []extent {
 		}
 		return e.off >= lo
 	})
+	if len(es) == 1 && es[0].end() >= hi {
+		return es
+	}
 	l.ext.Ascend(extent{off: lo}, func(e extent) bool {
 		if e.off >= hi {
 			return false
