@@ -162,30 +162,39 @@ func readAt(ra io.ReaderAt, start, end int64) ([]byte, error) {
 	return nil, fmt.Errorf("read %d bytes from %d: %w", len(b), start, err)
 }
 
-// openSegments opens the segments in body; the first of them is number first.
+// openSegments opens the segments in body, which it uses up; the first of them is number first.
 func openSegments(aead cipher.AEAD, body []byte, first int, wireSize int64) ([]byte, error) {
 	final := -1 // number of the object's last segment, if that is known
 	if wireSize >= 0 {
 		final = int((wireSize - HeaderSize - 1) / wireSegment)
 	}
-	out := make([]byte, 0, len(body))
+	out := body[:0]
 	for i := first; len(body) > 0; i++ {
 		segment := body[:min(len(body), wireSegment)]
 		body = body[len(segment):]
 		// A segment that is shorter than the others can only be the last; of a full one the sealed flag decides.
 		isLast := i == final || final < 0 && len(segment) < wireSegment
-		nonce := segmentNonce(i, isLast)
-		longer, err := aead.Open(out, nonce[:], segment, nil)
-		if err != nil && final < 0 && !isLast {
-			nonce = segmentNonce(i, true)
-			longer, err = aead.Open(out, nonce[:], segment, nil)
-		}
+		plain, err := openSegment(aead, i, isLast, segment, final < 0 && !isLast)
 		if err != nil {
 			return nil, fmt.Errorf("segment %d: %w", i, ErrCorrupt)
 		}
-		out = longer
+		out = append(out, plain...) // moves it to the front, over what has been opened
 	}
 	return out, nil
+}
+
+// openSegment opens segment number i in place. With either it may be the last one, whatever isLast says.
+func openSegment(aead cipher.AEAD, i int, isLast bool, segment []byte, either bool) ([]byte, error) {
+	nonce := segmentNonce(i, isLast)
+	if !either {
+		return aead.Open(segment[:0], nonce[:], segment, nil)
+	}
+	plain, err := aead.Open(nil, nonce[:], segment, nil) // the second try needs the sealed bytes
+	if err != nil {
+		nonce = segmentNonce(i, true)
+		plain, err = aead.Open(nil, nonce[:], segment, nil)
+	}
+	return plain, err
 }
 
 // segmentNonce is the nonce of the STREAM construction as in age: the segment's number, and whether it is the last.
