@@ -224,9 +224,13 @@ func checkMountPoint(dir string) error {
 	return nil
 }
 
+// mappedMemory is about what the program and the mapped files of the local
+// database take, which the garbage collector does not know of, in bytes.
+const mappedMemory = 48 << 20
+
 // tuneMemory makes the garbage collector keep to --memory: it gets busier as
-// the limit comes near, and never lets the heap double.
+// the limit comes near.
 func (a *app) tuneMemory() {
-	debug.SetMemoryLimit(int64(a.g.memory))
-	debug.SetGCPercent(50)
+	memory := int64(a.g.memory)
+	debug.SetMemoryLimit(max(memory-mappedMemory, memory/2))
 }
