@@ -83,6 +83,10 @@ func configAdvice(err error) string {
 // has said otherwise: no times are set, which would cost a call each.
 var defaults = map[string]string{"sftp": "set_modtime=false"}
 
+// connectTimeout is how long a storage may take to accept a connection; rclone's
+// own default is a minute.
+const connectTimeout = 15 * time.Second
+
 // connect returns rclone's view of url.
 func connect(ctx context.Context, url string) (fs.Fs, error) {
 	if err := loadConfig(); err != nil {
@@ -102,7 +106,10 @@ func connect(ctx context.Context, url string) (fs.Fs, error) {
 	// The backend keeps ctx for as long as it lives, so it must not end with ours.
 	ctx, ci := fs.AddConfig(context.WithoutCancel(ctx))
 	if _, set := os.LookupEnv("RCLONE_LOW_LEVEL_RETRIES"); !set {
-		ci.LowLevelRetries = 3 // ours come on top
+		ci.LowLevelRetries = 1 // we try again, and know better when not to
+	}
+	if _, set := os.LookupEnv("RCLONE_CONTIMEOUT"); !set {
+		ci.ConnectTimeout = fs.Duration(connectTimeout)
 	}
 	f, err := fs.NewFs(ctx, url)
 	if errors.Is(err, fs.ErrorIsFile) {

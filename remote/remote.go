@@ -253,47 +253,48 @@ type connection struct{ r *Remote }
 
 var _ Syncer = connection{}
 
-func (c connection) Put(ctx context.Context, name string, data []byte) error {
+// use calls fn with the backend. One that cannot reach the storage is given up:
+// a new one does not wait as long as the old one has learned to.
+func (c connection) use(ctx context.Context, fn func(backend) error) error {
 	b, err := c.r.backend(ctx)
 	if err != nil {
 		return err
 	}
-	return b.Put(ctx, name, data)
+	used := c.r.connected.Load()
+	err = fn(b)
+	if err != nil && ctx.Err() == nil && !c.r.local.Load() && kindOf(err) == ErrUnreachable {
+		c.r.connected.CompareAndSwap(used, nil)
+	}
+	return err
 }
 
-func (c connection) Get(ctx context.Context, name string, off, n int64) ([]byte, error) {
-	b, err := c.r.backend(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return b.Get(ctx, name, off, n)
+func (c connection) Put(ctx context.Context, name string, data []byte) error {
+	return c.use(ctx, func(b backend) error { return b.Put(ctx, name, data) })
+}
+
+func (c connection) Get(ctx context.Context, name string, off, n int64) (data []byte, err error) {
+	err = c.use(ctx, func(b backend) (err error) {
+		data, err = b.Get(ctx, name, off, n)
+		return err
+	})
+	return data, err
 }
 
 func (c connection) List(ctx context.Context, dir string, fn func(Entry) error) error {
-	b, err := c.r.backend(ctx)
-	if err != nil {
-		return err
-	}
-	return b.List(ctx, dir, fn)
+	return c.use(ctx, func(b backend) error { return b.List(ctx, dir, fn) })
 }
 
 func (c connection) Delete(ctx context.Context, name string) error {
-	b, err := c.r.backend(ctx)
-	if err != nil {
-		return err
-	}
-	return b.Delete(ctx, name)
+	return c.use(ctx, func(b backend) error { return b.Delete(ctx, name) })
 }
 
 func (c connection) Sync(ctx context.Context) error {
-	b, err := c.r.backend(ctx)
-	if err != nil {
-		return err
-	}
-	if s, ok := b.(Syncer); ok {
-		return s.Sync(ctx)
-	}
-	return nil
+	return c.use(ctx, func(b backend) error {
+		if s, ok := b.(Syncer); ok {
+			return s.Sync(ctx)
+		}
+		return nil
+	})
 }
 
 func (c connection) holds(ctx context.Context, name string, data []byte) bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -14,7 +15,9 @@ type RetryOptions struct {
 	MinDelay time.Duration // before the second try, default 250ms; doubles each time, with jitter
 	MaxDelay time.Duration // default 30s; a storage that asks for more gets it, up to 5 min
 	Timeout  time.Duration // of each attempt; default none
+	Patience time.Duration // how long a storage may be away before an operation is not tried again, default 5s
 
+	Now     func() time.Time                                  // default time.Now
 	Sleep   func(ctx context.Context, d time.Duration) error  // default waits; returns early if ctx ends
 	Rand    func() float64                                    // jitter in [0,1); default math/rand
 	OnRetry func(op, name string, err error, d time.Duration) // called before each wait
@@ -24,7 +27,8 @@ type RetryOptions struct {
 const maxRetryAfter = 5 * time.Minute
 
 // WithRetry returns s with each operation tried again where that may help: not
-// if access is refused, there is no space, or the object is not there. A put
+// if access is refused, there is no space, the object is not there, or nothing
+// has reached the storage for some time. A put
 // that answered an error is looked for before it is put again, where s can do
 // that cheaply. A listing that is tried again calls fn again for what it had
 // already shown. The result is a Syncer, which does nothing if s is none.
@@ -46,6 +50,12 @@ func (o *RetryOptions) setDefaults() {
 	}
 	if o.MaxDelay <= 0 {
 		o.MaxDelay = 30 * time.Second
+	}
+	if o.Patience <= 0 {
+		o.Patience = 5 * time.Second
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	if o.Sleep == nil {
 		o.Sleep = sleep
@@ -72,6 +82,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 type retrier struct {
 	s Storage
 	o RetryOptions
+
+	outage outage
 }
 
 var _ Syncer = (*retrier)(nil)
@@ -147,10 +159,14 @@ func (r *retrier) do(ctx context.Context, op, name string, try func(context.Cont
 	for attempt := 1; ; attempt++ {
 		err := r.attempt(ctx, try)
 		if err == nil {
+			r.outage.note(nil, r.o.Now())
 			return nil
 		}
 		err = wrap(op, name, err)
-		if ctx.Err() != nil || attempt == r.o.Attempts || permanent(err) {
+		if ctx.Err() != nil {
+			return err
+		}
+		if away := r.outage.note(err, r.o.Now()); away >= r.o.Patience || attempt == r.o.Attempts || permanent(err) {
 			return err
 		}
 		d := r.delay(attempt, err)
@@ -179,4 +195,30 @@ func (r *retrier) delay(attempt int, err error) time.Duration {
 	d := min(r.o.MinDelay<<min(attempt-1, 20), r.o.MaxDelay)
 	d = d/2 + time.Duration(r.o.Rand()*float64(d/2))
 	return max(d, min(retryAfter(err), maxRetryAfter))
+}
+
+// An outage is a time in which no operation has reached the storage. Operations
+// share what they learn of it: the first of them are patient, the others are not.
+type outage struct {
+	mu          sync.Mutex // guards what follows
+	since, last time.Time  // of the first and the last attempt that came to nothing; zero if there is no outage
+}
+
+// oneOutage is how long an outage is remembered that nobody has looked at.
+const oneOutage = time.Minute
+
+// note takes in how an attempt went, and returns for how long the storage has
+// been away.
+func (o *outage) note(err error, now time.Time) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil || kindOf(err) != ErrUnreachable {
+		o.since, o.last = time.Time{}, time.Time{}
+		return 0
+	}
+	if o.since.IsZero() || now.Sub(o.last) > oneOutage {
+		o.since = now
+	}
+	o.last = now
+	return now.Sub(o.since)
 }

@@ -47,6 +47,44 @@ func TestRetryBacksOff(t *testing.T) {
 	}
 }
 
+// TestRetryOutage has a storage that is away: who comes late is told at once, until it is there again.
+func TestRetryOutage(t *testing.T) {
+	f := remotetest.NewFault(remotetest.NewMem(), nil)
+	now := time.Unix(0, 0)
+	s := remote.WithRetry(f, &remote.RetryOptions{
+		Rand: func() float64 { return 1 },
+		Now:  func() time.Time { return now },
+		Sleep: func(_ context.Context, d time.Duration) error {
+			now = now.Add(d)
+			return nil
+		},
+	})
+	tries := func() int {
+		before := f.Calls("put")
+		_ = s.Put(t.Context(), "a", nil)
+		return f.Calls("put") - before
+	}
+	f.Inject(remotetest.Unreachable, "put", "", -1)
+	if n := tries(); n != 5 {
+		t.Errorf("the first one tries %d times, want 5", n)
+	}
+	now = now.Add(5 * time.Second)
+	if n := tries(); n != 1 {
+		t.Errorf("after 5 s of nothing one tries %d times, want 1", n)
+	}
+	now = now.Add(time.Hour)
+	if n := tries(); n != 5 {
+		t.Errorf("an hour later one tries %d times, want 5", n)
+	}
+	now = now.Add(5 * time.Second)
+	if _, err := s.Get(t.Context(), "none", 0, -1); !errors.Is(err, remote.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if n := tries(); n != 5 {
+		t.Errorf("after an answer one tries %d times, want 5", n)
+	}
+}
+
 func TestRetryGivesUp(t *testing.T) {
 	for _, kind := range []remotetest.Kind{remotetest.Refused, remotetest.NoSpace} {
 		f := remotetest.NewFault(remotetest.NewMem(), nil)
