@@ -46,7 +46,8 @@ type Options struct {
 	Uploads    int              // parallel uploads; default 4
 	InFlight   int64            // sealed multichunks in memory, bytes; default 48 MiB, and at least two
 	Segment    int64            // of a segment of the log, bytes; default 64 MiB, less for a small Size
-	Offline    time.Duration    // how long a writer waits for space, and a reader for the remote; default 30 s
+	Offline    time.Duration    // how long a reader waits for the remote; default 30 s, negative without end
+	SpaceWait  time.Duration    // how long a writer waits for space; default 30 s
 	SpoolAfter time.Duration    // how long uploading may be behind before multichunks are spooled; default 2 s
 	RetryMin   time.Duration    // pause after the first failure of the remote, doubled up to RetryMax; default 1 s
 	RetryMax   time.Duration    // default 1 min
@@ -85,6 +86,7 @@ func (o *Options) withDefaults(multichunk int64) Options {
 	def(&d.InFlight, 48<<20)
 	def(&d.Segment, max(min(segmentSize, d.Size/16), 64<<10))
 	wait(&d.Offline, 30*time.Second)
+	wait(&d.SpaceWait, 30*time.Second)
 	wait(&d.SpoolAfter, 2*time.Second)
 	wait(&d.RetryMin, time.Second)
 	wait(&d.RetryMax, time.Minute)
@@ -178,6 +180,7 @@ type Cache struct {
 	ahead        *ahead
 	fetched      atomic.Int64 // bytes
 
+	again  again
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -278,7 +281,7 @@ func (c *Cache) open(dir string) error {
 	if err := c.openMemory(); err != nil {
 		return err
 	}
-	c.space = newSpace(c.o.Size, c.o.Offline, c.press, c.ctx.Done())
+	c.space = newSpace(c.o.Size, c.o.SpaceWait, c.press, c.ctx.Done())
 	c.space.free = c.diskSpace
 	db, err := c.openDB(dir)
 	if err != nil {
@@ -527,7 +530,7 @@ func (c *Cache) retryFull(n int64, step func() error) error {
 }
 
 // Admit waits until the budget has room for n more bytes of the log, and returns
-// ENOSPC when it has waited as long as Options.Offline says. An n of 0 stands for
+// ENOSPC when it has waited as long as Options.SpaceWait says. An n of 0 stands for
 // records without data, which may use what is kept for them. Callers that take
 // locks call it before them.
 func (c *Cache) Admit(ctx context.Context, n int64) error {
@@ -551,7 +554,7 @@ func (c *Cache) Admit(ctx context.Context, n int64) error {
 
 // WithRoom runs try, which appends about n bytes to the log, and runs it again
 // when it has found the disk or the budget full and something was freed since. It
-// gives up when that takes longer than Options.Offline. Whoever appends under
+// gives up when that takes longer than Options.SpaceWait. Whoever appends under
 // locks waits here, without them: what frees space may need them.
 func (c *Cache) WithRoom(ctx context.Context, n int64, try func() error) error {
 	// Mostly there is room, and looking for it costs more than finding it.

@@ -70,7 +70,7 @@ func newFixture(t *testing.T) *fixture {
 	f := &fixture{t: t, rng: newRand(t), mem: mem, st: st, disk: disk, repo: storetest.New(t, st)}
 	f.o = cache.Options{
 		Size: 16 << 20, Segment: 128 << 10, Files: disk, Memory: 4 << 20, NodeMemory: 1 << 20,
-		RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Offline: 50 * time.Millisecond, SpoolAfter: 20 * time.Millisecond,
+		RetryMin: time.Millisecond, RetryMax: 5 * time.Millisecond, Offline: 50 * time.Millisecond, SpaceWait: 50 * time.Millisecond, SpoolAfter: 20 * time.Millisecond,
 	}
 	return f
 }
@@ -474,7 +474,7 @@ func TestBudget(t *testing.T) {
 // TestWriterWaitsForSpace lets a publication free the space that a writer waits for.
 func TestWriterWaitsForSpace(t *testing.T) {
 	f := newFixture(t)
-	f.o.Size, f.o.Offline = 2<<20, 20*time.Second
+	f.o.Size, f.o.SpaceWait = 2<<20, 20*time.Second
 	pressed := make(chan struct{}, 1)
 	f.o.Pressure = func() {
 		select {
@@ -504,7 +504,7 @@ func TestWriterWaitsForSpace(t *testing.T) {
 // what they wait for.
 func TestCommitNeedsNoRoom(t *testing.T) {
 	f := newFixture(t)
-	f.o.Size, f.o.Offline = 2<<20, time.Millisecond
+	f.o.Size, f.o.SpaceWait = 2<<20, time.Millisecond
 	f.open()
 	var err error
 	for err == nil {
@@ -531,7 +531,7 @@ func TestCommitNeedsNoRoom(t *testing.T) {
 // is the one that is written to.
 func TestFullSegment(t *testing.T) {
 	f := newFixture(t)
-	f.o.Size, f.o.Segment, f.o.Offline = 2<<20, 2<<20, time.Millisecond
+	f.o.Size, f.o.Segment, f.o.SpaceWait = 2<<20, 2<<20, time.Millisecond
 	f.open()
 	for round := range 3 {
 		var err error

@@ -332,10 +332,10 @@ func (c *Cache) patiently(ctx context.Context, read func() error) error {
 				return err
 			}
 			missing = true // asked twice, because one answer may come from a bad moment
-		case time.Since(began)+pause > c.o.Offline:
+		case c.o.Offline >= 0 && time.Since(began)+pause > c.o.Offline:
 			return err
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if _, err := c.again.wait(ctx, pause); err != nil {
 			return err
 		}
 	}

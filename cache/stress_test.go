@@ -20,7 +20,7 @@ import (
 // a small budget and with a remote that comes and goes.
 func TestStress(t *testing.T) {
 	f := newFixture(t)
-	f.o.Size, f.o.Offline = 6<<20, 20*time.Second
+	f.o.Size, f.o.SpaceWait = 6<<20, 20*time.Second
 	c := f.open()
 	var (
 		wg   sync.WaitGroup

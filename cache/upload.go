@@ -393,8 +393,12 @@ func (c *Cache) upload(ctx context.Context, up *upload) error {
 		if err == nil {
 			return nil
 		}
-		if err := sleep(ctx, pause/2+rand.N(pause/2+1)); err != nil {
+		early, err := c.again.wait(ctx, pause/2+rand.N(pause/2+1))
+		if err != nil {
 			return err
+		}
+		if early {
+			pause = c.o.RetryMin / 2
 		}
 	}
 }
@@ -419,17 +423,47 @@ func (c *Cache) tryUpload(ctx context.Context, up *upload, wire []byte) error {
 	return nil
 }
 
-// sleep waits for d, or returns the error of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
+// again is a pause that can be cut short for all who make it.
+type again struct {
+	mu  sync.Mutex // guards now
+	now chan struct{}
+}
+
+// wait waits for d, or until somebody says that trying again may help now.
+func (a *again) wait(ctx context.Context, d time.Duration) (early bool, err error) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return nil
+		return false, nil
+	case <-a.ch():
+		return true, nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 }
+
+func (a *again) ch() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.now == nil {
+		a.now = make(chan struct{})
+	}
+	return a.now
+}
+
+// wake ends all pauses.
+func (a *again) wake() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.now != nil {
+		close(a.now)
+		a.now = nil
+	}
+}
+
+// Again has everything tried now that waits because the remote was away: it has just answered, or somebody asks for it.
+func (c *Cache) Again() { c.again.wake() }
 
 // Pending tells what is not yet on the remote.
 func (c *Cache) Pending() PendingStats {

@@ -23,12 +23,13 @@ type committer struct {
 	mu   sync.Mutex // held by who makes a local commit; guards cut
 	cut_ *cut       // a cut whose commit has not been finished; nil if none
 
-	publishMu sync.Mutex // held by who publishes; acquired before mu where both are needed
+	publishMu waitLock // held by who publishes; acquired before mu where both are needed
 
 	first, last atomic.Int64  // times of the first and last change since the cut, Unix nanoseconds; first is 0 if there was none
 	poke        chan struct{} // one place: look at the clock again
 	urgent      atomic.Bool   // do not wait for quiet
 	publish     chan struct{} // one place: there is something to publish
+	again       chan struct{} // one place: publishing is to be tried again now
 
 	synced   atomic.Int64 // when last all was on the remote, Unix nanoseconds
 	lastErr  atomic.Pointer[error]
@@ -38,8 +39,22 @@ type committer struct {
 	done sync.WaitGroup
 }
 
+// waitLock is a lock of one place. Who holds it may wait for the remote, so waiting for it ends with a context.
+type waitLock chan struct{}
+
+func (l waitLock) lock(ctx context.Context) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (l waitLock) unlock() { <-l }
+
 func newCommitter(v *Volume) *committer {
-	return &committer{v: v, poke: make(chan struct{}, 1), publish: make(chan struct{}, 1)}
+	return &committer{v: v, publishMu: make(waitLock, 1), poke: make(chan struct{}, 1), publish: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 }
 
 // start runs the background work until the committer is closed.
@@ -152,10 +167,32 @@ func (c *committer) publishLoop(ctx context.Context) {
 			continue
 		}
 		c.v.opt.Logger.Warn("publishing failed; it will be tried again", "err", err, "in", pause)
-		sleep(ctx, pause)
-		pause = min(2*pause, time.Minute)
+		if c.pause(ctx, pause) {
+			pause = time.Second
+		} else {
+			pause = min(2*pause, time.Minute)
+		}
 		signal(c.publish)
 	}
+}
+
+// pause waits for d, or until somebody says that the remote is there again, which it reports.
+func (c *committer) pause(ctx context.Context, d time.Duration) (early bool) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c.again:
+		return true
+	case <-ctx.Done():
+	case <-t.C:
+	}
+	return false
+}
+
+// tryAgain ends all pauses that were made because the remote was away.
+func (v *Volume) tryAgain() {
+	v.ca.Again()
+	signal(v.commits.again)
 }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -388,6 +425,7 @@ func (v *Volume) Sync(ctx context.Context, progress func(Progress)) error {
 	if v.opt.Snapshot != "" {
 		return nil
 	}
+	v.tryAgain()
 	if err := v.syncOwn(ctx, progress); err != nil {
 		return err
 	}
@@ -408,8 +446,10 @@ func (v *Volume) syncOwn(ctx context.Context, progress func(Progress)) error {
 
 // publishAll brings the newest local commit to the remote. It returns when it is there.
 func (c *committer) publishAll(ctx context.Context, progress func(Progress)) error {
-	c.publishMu.Lock()
-	defer c.publishMu.Unlock()
+	if err := c.publishMu.lock(ctx); err != nil {
+		return err
+	}
+	defer c.publishMu.unlock()
 	err := c.publishNewest(ctx, progress)
 	c.lastErr.Store(&err)
 	return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dedupfs/dedupfs/store"
@@ -19,6 +20,8 @@ type follower struct {
 
 	pollMu sync.Mutex // held by who polls; acquired before the committer's locks
 	full   time.Time  // when last all clients were looked for, not only the known ones; guarded by pollMu
+
+	away atomic.Bool // the remote could not be asked when it last was
 
 	mu       sync.Mutex // guards what follows
 	behind   bool
@@ -91,6 +94,9 @@ func (f *follower) poll(ctx context.Context, own bool) error {
 func (f *follower) look(ctx context.Context, all, own bool) error {
 	heads, err := f.v.pollHeads(ctx, all)
 	usable := err == nil || tolerable(err)
+	if !usable {
+		f.away.Store(true)
+	}
 	f.mu.Lock()
 	f.lastPoll, f.lastErr = time.Now(), err
 	if usable {
@@ -100,6 +106,9 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 	f.v.learner.poke()
 	if !usable {
 		return err
+	}
+	if f.away.Swap(false) {
+		f.v.tryAgain() // it answers again
 	}
 	if all {
 		f.full = time.Now()
@@ -236,8 +245,10 @@ func (v *Volume) behind(heads []store.Head) bool {
 // goTo brings this client to the state that follows from heads, and returns what it changed: nothing if there are changes
 // here that are not published.
 func (v *Volume) goTo(ctx context.Context, heads []store.Head, own bool) (*swap, error) {
-	v.commits.publishMu.Lock()
-	defer v.commits.publishMu.Unlock()
+	if err := v.commits.publishMu.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer v.commits.publishMu.unlock()
 	if v.commits.unstable.Load() || !v.allPublished() {
 		return nil, nil
 	}

@@ -69,6 +69,12 @@ func (v *Volume) Status(ctx context.Context) Status {
 	return s
 }
 
+// UploadTrouble returns why nothing could be uploaded when it was last tried, and since when that is so; nil if uploads work.
+func (v *Volume) UploadTrouble() (err error, since time.Time) {
+	p := v.ca.Pending()
+	return p.Err, p.Since
+}
+
 func loadErr(c *committer) error {
 	if p := c.lastErr.Load(); p != nil {
 		return *p

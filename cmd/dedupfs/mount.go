@@ -151,19 +151,19 @@ func (o *mountOptions) set(opt string) (known bool, err error) {
 	return true, err
 }
 
-// parseOffline reads the value of --offline.
+// parseOffline reads the value of --offline, for cache.Options.
 func parseOffline(s string) (time.Duration, error) {
 	switch s {
 	case "wait":
 		return -1, nil
 	case "error":
-		return 0, nil
+		return 1, nil // there is no shorter time
 	}
 	d, err := parseDuration(s)
 	if err != nil {
 		return 0, fmt.Errorf("%q is neither wait nor error nor a duration", s)
 	}
-	return d, nil
+	return max(d, 1), nil
 }
 
 // splitSnapshot splits REPO@SNAPSHOT. What is behind the last @ is a snapshot if it can be one and does not belong to a local

@@ -15,7 +15,7 @@ func TestMountOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !o.readOnly || !o.allowOther || o.fsync != "remote" || o.pollInterval() != time.Minute || o.cacheSize != 1<<30 ||
-		o.offlineWait != 0 || o.snapshots != "past" || o.snapEvery != durationFlag(time.Hour) || len(o.fuse) != 1 || o.fuse[0] != "noatime" {
+		o.offlineWait != 1 || o.snapshots != "past" || o.snapEvery != durationFlag(time.Hour) || len(o.fuse) != 1 || o.fuse[0] != "noatime" {
 		t.Errorf("complete = %+v", o)
 	}
 }
@@ -30,7 +30,7 @@ func TestMountOptionsRefused(t *testing.T) {
 }
 
 func TestParseOffline(t *testing.T) {
-	for in, want := range map[string]time.Duration{"wait": -1, "error": 0, "30s": 30 * time.Second, "1h": time.Hour} {
+	for in, want := range map[string]time.Duration{"wait": -1, "error": 1, "0s": 1, "30s": 30 * time.Second, "1h": time.Hour} {
 		if got, err := parseOffline(in); err != nil || got != want {
 			t.Errorf("parseOffline(%q) = %v, %v, want %v", in, got, err, want)
 		}

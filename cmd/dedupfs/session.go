@@ -273,8 +273,31 @@ func (s *session) handler() http.Handler {
 	return mux
 }
 
+// How long sync waits for a storage that does not answer, or is full. The mount goes on trying.
+const (
+	syncPatience     = 15 * time.Second
+	syncPatienceFull = 2 * time.Second
+)
+
 func (s *session) serveSync(ctx context.Context, _ *http.Request, report func(progress)) (any, error) {
-	return nil, s.upload(ctx, report)
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	began := time.Now()
+	err := s.upload(ctx, func(p progress) {
+		report(p)
+		trouble, since := s.volume.UploadTrouble()
+		patience := syncPatience
+		if errors.Is(trouble, remote.ErrNoSpace) {
+			patience = syncPatienceFull
+		}
+		if trouble != nil && time.Since(began) > patience && time.Since(since) > patience {
+			giveUp(fmt.Errorf("not all is on the remote yet, the mount goes on trying: %w", trouble))
+		}
+	})
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return nil, err
 }
 
 // umountOptions are the body of POST /umount.
