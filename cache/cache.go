@@ -156,6 +156,8 @@ type Cache struct {
 	o       Options
 	fsys    Files    // nil for a reader, like all of this block
 	lock    *os.File // nil if the cache lies nowhere
+	at      place    // where the cache lies
+	copied  bool     // the directory is a copy; until Settled
 	db      *badger.DB
 	index   *store.Index
 	log     *Log
@@ -276,6 +278,9 @@ func (c *Cache) openMemory() (err error) {
 
 func (c *Cache) open(dir string) error {
 	if err := c.openDir(dir); err != nil {
+		return err
+	}
+	if err := c.checkPlace(dir); err != nil {
 		return err
 	}
 	if err := c.openMemory(); err != nil {
@@ -410,7 +415,7 @@ func (c *Cache) openDir(dir string) (err error) {
 			return err
 		}
 	}
-	for _, name := range []string{"base", "client", "keys", formatName} {
+	for _, name := range []string{"base", "client", "keys", "place", formatName} {
 		c.fsys.Remove(name + tmpSuffix) // left by a crash
 	}
 	if err := c.checkFormat(); errors.Is(err, fs.ErrNotExist) {

@@ -15,6 +15,7 @@ var (
 	magicBase    = magic{'d', 'f', 's', 'b', 'a', 's', 'e', 1}
 	magicReceipt = magic{'d', 'f', 's', 'u', 'p', 'l', 'd', 1}
 	magicClient  = magic{'d', 'f', 's', 'c', 'l', 'n', 't', 1}
+	magicPlace   = magic{'d', 'f', 's', 'p', 'l', 'a', 'c', 1}
 	magicKeys    = magic{'d', 'f', 's', 'k', 'e', 'y', 's', 1}
 	magicLocal   = magic{'d', 'f', 's', 'l', 'o', 'c', 'l', 1}
 	magicEnd     = magic{'d', 'f', 's', 'l', 'e', 'n', 'd', 1}

@@ -303,6 +303,13 @@ func (w *waves) hint(ref store.Ref) store.Hint {
 	return w.c.knownHint(ref)
 }
 
+// PublishedBase returns the roots of the newest state here that is on the remote.
+func (c *Cache) PublishedBase() (root, snapshots store.Ref) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.base.Root, c.base.Snapshots
+}
+
 // HintOf returns where ref lies on the remote; zero if that is not known, as before it is there.
 func (c *Cache) HintOf(ref store.Ref) store.Hint {
 	if !ref.Hint.IsZero() {

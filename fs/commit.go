@@ -34,6 +34,7 @@ type committer struct {
 	synced   atomic.Int64 // when last all was on the remote, Unix nanoseconds
 	lastErr  atomic.Pointer[error]
 	unstable atomic.Bool // there are local commits that are not published
+	copied   atomic.Bool // nothing is published any more: see ErrCopied
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -457,6 +458,9 @@ func (c *committer) publishAll(ctx context.Context, progress func(Progress)) err
 
 func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) error {
 	v := c.v
+	if c.copied.Load() {
+		return ErrCopied
+	}
 	if err := v.finishIntent(ctx); err != nil {
 		return err
 	}

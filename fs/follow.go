@@ -116,6 +116,9 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 	if err != nil {
 		f.v.opt.Logger.Error("some of what is on the remote cannot be used", "err", err)
 	}
+	if !f.v.opt.ReadOnly && f.v.overtaken(heads) {
+		return f.v.stopPublishing()
+	}
 	if errors.Is(err, store.ErrRollback) && !f.v.opt.ReadOnly {
 		return errors.Join(err, f.follow(ctx, heads, own))
 	}
@@ -147,6 +150,9 @@ func (v *Volume) pollHeads(ctx context.Context, all bool) ([]store.Head, error) 
 		poll = v.repo.Poll
 	}
 	heads, err := poll(ctx, &trust)
+	if v.acceptRecorded(ctx, err, &trust) {
+		heads, err = poll(ctx, &trust)
+	}
 	v.follower.noteHistory(err)
 	if err != nil && !tolerable(err) {
 		return nil, err
@@ -231,7 +237,7 @@ func (f *follower) follow(ctx context.Context, heads []store.Head, own bool) err
 func (v *Volume) position() history {
 	st := v.ca.State()
 	h := history{}
-	h.add(st.Seen...)
+	h.add(v.counted(st.Seen)...)
 	h.add(st.Head)
 	return h
 }
@@ -255,7 +261,7 @@ func (v *Volume) goTo(ctx context.Context, heads []store.Head, own bool) (*swap,
 	from := v.baseState()
 	lc := &lazyCommit{ca: v.ca}
 	defer func() { lc.discard() }()
-	red := reducer{v.repo, v.merger(lc)}
+	red := reducer{v.commitsThatCount(), v.merger(lc)}
 	if v.opt.ReadOnly {
 		return v.goReading(ctx, &red, heads, lc)
 	}
@@ -312,7 +318,7 @@ func (v *Volume) tryGoTo(ctx context.Context, from volumeState, out *outcome, lc
 	defer v.commits.mu.Unlock()
 	now, to := v.baseState(), *out
 	if !now.same(from) {
-		red := reducer{v.repo, v.merger(lc)}
+		red := reducer{v.commitsThatCount(), v.merger(lc)}
 		var err error
 		if to.state, err = red.mergeTwo(ctx, from, now, out.state, out.history); err != nil {
 			return nil, fmt.Errorf("merge what has changed meanwhile: %w", err)

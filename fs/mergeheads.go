@@ -113,6 +113,9 @@ func (r *reducer) maximal(ctx context.Context, heads []store.Head) ([]*store.Com
 	var commits []*store.Commit
 	for _, h := range heads {
 		c, err := r.commits.GetCommit(ctx, h)
+		if errors.Is(err, errGone) {
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", h, err)
 		}

@@ -13,21 +13,7 @@ import (
 // Open opens the volume of a repository for one client, whose state is in ca. It brings back what was answered before a
 // crash. Without network it shows what this machine knows, if it has opened the repository before.
 func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Options) (*Volume, error) {
-	v := &Volume{repo: repo, ca: ca, log: ca.Log(), opt: o.withDefaults(ca.Size()),
-		active: newOverlay(), table: map[Ino]*inode{}, dirty: map[*inode]struct{}{}}
-	v.base = v.localTree(store.Ref{})
-	v.snapshots = newSnapshotViews(v)
-	v.commits = newCommitter(v)
-	v.roots = &contentRoots{v}
-	v.follower = newFollower(v)
-	v.learner = newLearner(v)
-	v.scheduler = &scheduler{v: v}
-	if repo.ReadOnly() != nil {
-		v.opt.ReadOnly = true
-	}
-	if !v.opt.ReadOnly {
-		ca.SetPressure(v.pressure)
-	}
+	v := newVolume(ca, repo, o)
 	if err := v.identify(ctx); err != nil {
 		return nil, err
 	}
@@ -43,6 +29,26 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 	return v, nil
 }
 
+// newVolume returns a volume that has looked at nothing yet.
+func newVolume(ca *cache.Cache, repo *store.Repository, o *Options) *Volume {
+	v := &Volume{repo: repo, ca: ca, log: ca.Log(), opt: o.withDefaults(ca.Size()),
+		active: newOverlay(), table: map[Ino]*inode{}, dirty: map[*inode]struct{}{}}
+	v.base = v.localTree(store.Ref{})
+	v.snapshots = newSnapshotViews(v)
+	v.commits = newCommitter(v)
+	v.roots = &contentRoots{v}
+	v.follower = newFollower(v)
+	v.learner = newLearner(v)
+	v.scheduler = &scheduler{v: v}
+	if repo.ReadOnly() != nil {
+		v.opt.ReadOnly = true
+	}
+	if !v.opt.ReadOnly {
+		ca.SetPressure(v.pressure)
+	}
+	return v
+}
+
 // identify registers this client if it never was.
 func (v *Volume) identify(ctx context.Context) error {
 	st := v.ca.State()
@@ -55,7 +61,7 @@ func (v *Volume) identify(ctx context.Context) error {
 		if client == (store.ClientID{}) {
 			client = store.NewClientID()
 		}
-		reg, key, err := v.repo.Register(ctx, client, v.opt.Host)
+		reg, key, err := v.repo.Register(ctx, client, v.name())
 		if err != nil {
 			return err
 		}
@@ -65,6 +71,11 @@ func (v *Volume) identify(ctx context.Context) error {
 		})
 		if err != nil {
 			return fmt.Errorf("keep the registration: %w", err)
+		}
+		st = v.ca.State()
+	} else if v.ca.Copied() {
+		if err := v.reincarnate(ctx, nil); err != nil {
+			return fmt.Errorf("this cache directory is a copy, and needs the remote to become a client of its own: %w", err)
 		}
 		st = v.ca.State()
 	}
@@ -93,6 +104,9 @@ func (v *Volume) openBase(ctx context.Context) error {
 	err := v.follower.poll(ctx, false)
 	if ok && (errors.Is(err, remote.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)) {
 		v.opt.Logger.Warn("working off line", "err", err)
+		return nil
+	}
+	if v.opt.AnyHistory && errors.Is(err, store.ErrRollback) {
 		return nil
 	}
 	if err == nil && !ok {

@@ -20,10 +20,10 @@ func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) erro
 		}
 	}
 	c := (&store.Registration{Client: st.Client, Incarnation: st.Incarnation}).Next(prev)
-	c.Seen = withoutChain(st.Seen, c.Client, c.Incarnation)
+	c.Seen = withoutChain(v.counted(st.Seen), c.Client, c.Incarnation)
 	c.Volume = v.repo.Config().Volume
 	c.Root, c.Snapshots, c.Multichunks = pub.Root, pub.Snapshots, pub.Multichunks
-	c.Time, c.Host = v.opt.Now(), v.opt.Host
+	c.Time, c.Host = v.opt.Now(), v.name()
 	sealed, err := v.repo.SealCommit(c, st.Key)
 	if err != nil {
 		return err

@@ -149,7 +149,7 @@ func (v *Volume) nameState(ctx context.Context, s Snapshot, allowed func([]Snaps
 	if err := CheckSnapshotName(s.Name); err != nil {
 		return Snapshot{}, err
 	}
-	s.Host, s.Client = v.opt.Host, fmt.Sprintf("%x", v.me[:])
+	s.Host, s.Client = v.name(), fmt.Sprintf("%x", v.me[:])
 	if err := checkSnapshotSize(&s); err != nil {
 		return Snapshot{}, err
 	}

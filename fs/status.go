@@ -37,7 +37,7 @@ type ClientStatus struct {
 // Status returns how the volume is doing now. It asks nobody else.
 func (v *Volume) Status(ctx context.Context) Status {
 	p := v.ca.Pending()
-	s := Status{ReadOnly: v.opt.ReadOnly, Client: v.me.String(), Host: v.opt.Host,
+	s := Status{ReadOnly: v.opt.ReadOnly, Client: v.me.String(), Host: v.name(),
 		Dirty: v.commits.first.Load() != 0, Unpublished: v.commits.unstable.Load(), StagedBytes: v.staged.Load(),
 		PendingBytes: p.Bytes, PendingObjects: p.Objects, SpoolBytes: p.Spool, CacheBytes: p.Used, Uploaded: p.Uploaded}
 	if t := v.commits.synced.Load(); t != 0 {

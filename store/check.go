@@ -284,6 +284,13 @@ func (c *checker) checkCommits(ctx context.Context) error {
 		return err
 	}
 	heads, err := c.r.Poll(ctx, new(Trust))
+	if errors.Is(err, ErrRollback) {
+		notices, nerr := c.r.Notices(ctx, nil)
+		if nerr != nil && !aboutObject(nerr) {
+			return nerr
+		}
+		err = Unaccepted(err, notices)
+	}
 	for _, e := range flatten(err) {
 		var forked *ForkError
 		var gone *RollbackError

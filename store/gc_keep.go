@@ -34,7 +34,7 @@ func (r *Repository) survey(ctx context.Context) (*survey, error) {
 		return nil, err
 	}
 	heads, err := r.Poll(ctx, new(Trust))
-	if err != nil {
+	if err := Unaccepted(err, s.notices); err != nil {
 		return nil, err
 	}
 	for _, g := range registrations {

@@ -18,9 +18,10 @@ import (
 // mounted or not: by a running mount over its control socket, or by this process
 // with the repository. An answer is any number of items.
 type question[In, Out any] struct {
-	path   string // on the control socket
-	writes bool   // the volume is changed; what has been done is on the remote in the end
-	answer func(ctx context.Context, v *fs.Volume, in In, item func(Out) error, report func(progress)) error
+	path       string // on the control socket
+	writes     bool   // the volume is changed; what has been done is on the remote in the end
+	anyHistory bool   // it is asked although the history on the remote is not what was seen before
+	answer     func(ctx context.Context, v *fs.Volume, in In, item func(Out) error, report func(progress)) error
 }
 
 // serve answers over the control socket.
@@ -54,7 +55,7 @@ func ask[In, Out any](ctx context.Context, a *app, args []string, q question[In,
 	}
 	answer := func(v *fs.Volume) error { return q.answer(ctx, v, in, item, report) }
 	if m == nil && q.writes {
-		m, err = a.withWriter(ctx, report, answer)
+		m, err = a.withWriter(ctx, q.anyHistory, report, answer)
 	} else if m == nil {
 		return a.withVolume(ctx, answer)
 	}
@@ -92,7 +93,7 @@ func (a *app) volumeOf(args []string) (*mounted, error) {
 // mount of this machine, and calls fn. What that has changed is on the remote
 // when it returns. If a mount has this machine's local state open it returns that
 // mount, which has to be asked instead.
-func (a *app) withWriter(ctx context.Context, report func(progress), fn func(*fs.Volume) error) (*mounted, error) {
+func (a *app) withWriter(ctx context.Context, anyHistory bool, report func(progress), fn func(*fs.Volume) error) (*mounted, error) {
 	url, err := a.repoURL(nil)
 	if err != nil {
 		return nil, err
@@ -102,7 +103,7 @@ func (a *app) withWriter(ctx context.Context, report func(progress), fn func(*fs
 		return nil, err
 	}
 	s, err := a.openSession(ctx, url, password, &mountOptions{
-		snapshots: snapshotsDir, fsync: "local", cacheSize: defaultCacheSize, offlineWait: 30 * time.Second,
+		snapshots: snapshotsDir, fsync: "local", cacheSize: defaultCacheSize, offlineWait: 30 * time.Second, anyHistory: anyHistory,
 	})
 	if inUse := (cache.ErrInUse{}); errors.As(err, &inUse) {
 		if m := a.mountIn(ctx, inUse.Dir); m != nil {

@@ -49,7 +49,7 @@ var exits = []struct {
 	{store.ErrNoRepository, exitNoRepository, "check the path, or create a repository with `dedupfs init`"},
 	{store.ErrTwoRepositories, exitFailed, ""},
 	{store.ErrExists, exitFailed, "choose an empty place"},
-	{store.ErrRollback, exitHistory, "what is there can be read with `dedupfs mount --read-only`"},
+	{store.ErrRollback, exitHistory, "`dedupfs clients accept` goes on from what is there, and `dedupfs mount --read-only` reads it"},
 	{remote.ErrAuth, exitAuth, "check the credentials in the rclone configuration"},
 	{remote.ErrUnreachable, exitUnreachable, "check the network and the address, then try again"},
 	{remote.ErrNoSpace, exitNoSpace, "free some space on the storage, then try again"},

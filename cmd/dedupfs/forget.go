@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -121,11 +120,7 @@ func (o *forgetOptions) complete() error {
 var forgetQuery = question[forgetRequest, fs.RetentionGroup]{
 	path: "/forget", writes: true,
 	answer: func(ctx context.Context, v *fs.Volume, in forgetRequest, item func(fs.RetentionGroup) error, _ func(progress)) error {
-		groups, err := v.Retain(ctx, &in.Policy, in.DryRun)
-		for _, g := range groups {
-			err = errors.Join(err, item(g))
-		}
-		return err
+		return each(item)(v.Retain(ctx, &in.Policy, in.DryRun))
 	},
 }
 

@@ -24,6 +24,7 @@ type mountOptions struct {
 	poll       durationFlag
 	snapEvery  durationFlag
 	cacheSize  sizeFlag
+	anyHistory bool // open although the history on the remote is not what was seen before
 	offline    string
 	snapshots  string
 	rootOnly   bool     // no snapshots below the root

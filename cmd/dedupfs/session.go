@@ -61,13 +61,24 @@ func (a *app) openSession(ctx context.Context, url string, password []byte, o *m
 	if err != nil {
 		return nil, err
 	}
-	if err := s.openCache(ctx, root, repo, o); err != nil {
+	err = s.openState(ctx, root, repo, o)
+	if errors.Is(err, fs.ErrCopied) { // the cache knows that now, and becomes a client of its own
+		err = s.openState(ctx, root, repo, o)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if err := s.openVolume(ctx, repo, o); err != nil {
-		return nil, errors.Join(err, s.cache.Close())
-	}
 	return s, nil
+}
+
+func (s *session) openState(ctx context.Context, root string, repo *repository, o *mountOptions) error {
+	if err := s.openCache(ctx, root, repo, o); err != nil {
+		return err
+	}
+	if err := s.openVolume(ctx, repo, o); err != nil {
+		return errors.Join(err, s.cache.Close())
+	}
+	return nil
 }
 
 // maxSnapshotMounts bounds how many snapshots of one repository can be mounted at the same time.
@@ -102,7 +113,7 @@ func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOpti
 	s.volume, err = fs.Open(openCtx, s.cache, repo.Repository, &fs.Options{
 		ReadOnly: o.readOnly, Poll: o.pollInterval(), RemoteFsync: o.fsync == "remote",
 		SnapshotsDir: o.snapshots, SnapshotsRootOnly: o.rootOnly, Snapshot: o.snapshot, SnapshotEvery: time.Duration(o.snapEvery),
-		Logger: s.log,
+		AnyHistory: o.anyHistory, Logger: s.log,
 	})
 	if err != nil {
 		return err
@@ -270,6 +281,10 @@ func (s *session) handler() http.Handler {
 	listQuery.serve(mux, s)
 	changeQuery.serve(mux, s)
 	forgetQuery.serve(mux, s)
+	clientsQuery.serve(mux, s)
+	renameQuery.serve(mux, s)
+	evictQuery.serve(mux, s)
+	acceptQuery.serve(mux, s)
 	return mux
 }
 

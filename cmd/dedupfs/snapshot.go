@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -137,11 +136,7 @@ var listQuery = question[bool, fs.Snapshot]{
 		if forgotten {
 			list = v.ForgottenSnapshots
 		}
-		snaps, err := list(ctx)
-		for _, s := range snaps {
-			err = errors.Join(err, item(s))
-		}
-		return err
+		return each(item)(list(ctx))
 	},
 }
 

@@ -127,7 +127,7 @@ func (a *app) showMounts(ctx context.Context, mounts []*mounted) error {
 	}
 	for _, s := range list {
 		if s.History != "" {
-			return fail(exitHistory, "%s: %s", escape(s.Dir), s.History)
+			return fail(exitHistory, "%s: %s; `dedupfs clients accept` goes on from what is there", escape(s.Dir), s.History)
 		}
 	}
 	for _, s := range list {
