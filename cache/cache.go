@@ -189,7 +189,8 @@ type Cache struct {
 	gate   sync.RWMutex // held shared to start a goroutine, exclusively to close
 	closed bool         // guarded by gate
 
-	publishMu sync.Mutex // serialises publications; guards packed
+	trimming  atomic.Bool // the index is being trimmed
+	publishMu sync.Mutex  // serialises publications; guards packed
 	packed    *Publication
 
 	finishMu sync.Mutex // serialises what makes a state the newest; taken after publishMu

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -158,17 +159,46 @@ func (c *Cache) dbPut(fn func(set func(key, value []byte))) bool {
 	return failed == nil
 }
 
-// trimDB deletes all cached nodes when they take more than the share that they may.
+// chunkBytes is about what a chunk takes in the database: its place, and its id in
+// the list of its multichunk.
+const chunkBytes = 64
+
+// trimDB deletes all cached nodes when they take more than the share that they may,
+// and has the tables that were added first given up for hooks when these do.
 func (c *Cache) trimDB() {
-	if c.db == nil {
+	if c.db == nil || c.dbRoom() != nil {
 		return
 	}
-	if lsm, _ := c.db.Size(); lsm < max(c.o.Size/8, 64<<20) || c.dbRoom() != nil {
+	share := max(c.o.Size/8, 64<<20)
+	chunks, err := c.index.Chunks()
+	if err != nil {
+		c.trouble(err)
 		return
 	}
-	if err := c.db.DropPrefix([]byte{keyNode}); err != nil {
-		c.trouble(fmt.Errorf("trim local database: %w", err))
+	if lsm, _ := c.db.Size(); lsm-int64(chunks)*chunkBytes >= share {
+		if err := c.db.DropPrefix([]byte{keyNode}); err != nil {
+			c.trouble(fmt.Errorf("trim local database: %w", err))
+		}
 	}
+	if most := uint64(share / chunkBytes); chunks > most && c.trimming.CompareAndSwap(false, true) {
+		_, err := c.start(func(ctx context.Context) {
+			defer c.trimming.Store(false)
+			if err := c.index.Trim(ctx, most-most/16, c.unannounced); err != nil && ctx.Err() == nil {
+				c.trouble(err)
+			}
+		})
+		if err != nil {
+			c.trimming.Store(false) // closed
+		}
+	}
+}
+
+// unannounced reports whether multichunk n is in no commit yet: then references may lack where its chunks lie.
+func (c *Cache) unannounced(n store.Name) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.receipts[n]
+	return ok
 }
 
 func dbDir(dir string) string {

@@ -251,7 +251,7 @@ func (w *waves) wave(ctx context.Context, packer *store.Packer, level []store.ID
 		if err != nil {
 			return err
 		}
-		if err := w.fill(n); err != nil {
+		if err := w.fill(ctx, n); err != nil {
 			return fmt.Errorf("node %v: %w", id, err)
 		}
 		b := store.AppendNode(nil, n)
@@ -275,11 +275,17 @@ func (w *waves) wave(ctx context.Context, packer *store.Packer, level []store.ID
 }
 
 // fill gives all references of n their hints.
-func (w *waves) fill(n *store.Node) error {
+func (w *waves) fill(ctx context.Context, n *store.Node) error {
 	for i := range n.Entries {
 		refs := n.Entries[i].Refs
 		for j := range refs {
 			h := w.hint(refs[j])
+			if h.IsZero() && refs[j].Kind == store.RefChunk {
+				// Its table was given up or forgotten just when it was found in it.
+				if _, err := w.c.search(ctx, refs[j].ID, nil); err == nil {
+					h = w.c.Hint(refs[j].ID)
+				}
+			}
 			if h.IsZero() {
 				return corruptf("nobody knows where %v lies", refs[j].ID)
 			}

@@ -25,6 +25,7 @@ type mountOptions struct {
 	snapEvery  durationFlag
 	cacheSize  sizeFlag
 	anyHistory bool // open although the history on the remote is not what was seen before
+	indexMem   sizeFlag
 	offline    string
 	snapshots  string
 	rootOnly   bool     // no snapshots below the root
@@ -35,14 +36,16 @@ type mountOptions struct {
 }
 
 const (
-	defaultCacheSize = 20 << 30 // bytes
-	defaultPoll      = 10 * time.Second
+	defaultCacheSize   = 20 << 30  // bytes
+	defaultIndexMemory = 128 << 20 // bytes
+	leastIndexMemory   = 16 << 20  // bytes
+	defaultPoll        = 10 * time.Second
 
 	minSnapshotEvery = time.Second // names of scheduled snapshots have seconds
 )
 
 func (a *app) mountCommand() *cobra.Command {
-	o := &mountOptions{poll: durationFlag(defaultPoll), cacheSize: defaultCacheSize}
+	o := &mountOptions{poll: durationFlag(defaultPoll), cacheSize: defaultCacheSize, indexMem: defaultIndexMemory}
 	cmd := &cobra.Command{
 		Use:   "mount [REPO[@SNAPSHOT]] DIR",
 		Short: "Mount a repository, or one snapshot of it",
@@ -51,7 +54,7 @@ func (a *app) mountCommand() *cobra.Command {
 			"REPO@SNAPSHOT shows that snapshot alone, read-only: one of `dedupfs snapshot list`, latest, or a time, as in\n" +
 			"REPO@2026-03-01, for the newest one that is as old. It has to be on the remote. A place whose own name has an @ in its\n" +
 			"last part is written with a slash behind it.\n\n" +
-			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, offline=, snapshot_every=, snapshots_dir= and\n" +
+			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, index_memory=, offline=, snapshot_every=, snapshots_dir= and\n" +
 			"snapshots_root_only, as the flags of these names, and those of mount(8).",
 		Example: "  dedupfs mount -d gdrive:home ~/Cloud\n" +
 			"  dedupfs mount gdrive:home@latest /mnt",
@@ -78,6 +81,7 @@ func (a *app) mountCommand() *cobra.Command {
 	f.Var(&o.poll, "poll", "how often to look for changes of other machines (0: never)")
 	f.Var(&o.snapEvery, "snapshot-every", "make a snapshot for each such time in which something has changed, one for all machines (0: none)")
 	f.Var(&o.cacheSize, "cache-size", "most that the local state may take on disk")
+	f.Var(&o.indexMem, "index-memory", "most that the index of what is stored may take in memory; a small repository takes little")
 	f.StringVar(&o.offline, "offline", "30s", "what a read does while the storage is away: `wait`, error, or a time to wait before the error")
 	f.StringVar(&o.snapshots, "snapshots-dir", snapshotsDir, "`NAME` of the unlisted directory of snapshots in every directory; - for none")
 	f.BoolVar(&o.rootOnly, "snapshots-root-only", false, "have the directory of snapshots in the root alone")
@@ -98,6 +102,9 @@ func (o *mountOptions) complete() error {
 		}
 	}
 	o.fuse = rest
+	if o.indexMem != 0 && o.indexMem < leastIndexMemory {
+		return usageError("--index-memory is at least %s", humanSize(leastIndexMemory))
+	}
 	if o.fsync != "local" && o.fsync != "remote" {
 		return usageError("--fsync is local or remote, not %q", o.fsync)
 	}
@@ -140,6 +147,8 @@ func (o *mountOptions) set(opt string) (known bool, err error) {
 		err = o.snapEvery.Set(value)
 	case "cache_size":
 		err = o.cacheSize.Set(value)
+	case "index_memory":
+		err = o.indexMem.Set(value)
 	case "offline":
 		o.offline = value
 	case "snapshots_dir":

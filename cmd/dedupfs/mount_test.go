@@ -9,19 +9,19 @@ import (
 func TestMountOptions(t *testing.T) {
 	o := mountOptions{
 		fsync: "local", offline: "30s", snapshots: snapshotsDir,
-		fuse: []string{"ro", "allow_other", "fsync=remote", "poll=1m", "cache_size=1G", "offline=error", "snapshots_dir=past", "snapshot_every=1h", "noatime"},
+		fuse: []string{"ro", "allow_other", "fsync=remote", "poll=1m", "cache_size=1G", "index_memory=64M", "offline=error", "snapshots_dir=past", "snapshot_every=1h", "noatime"},
 	}
 	if err := o.complete(); err != nil {
 		t.Fatal(err)
 	}
-	if !o.readOnly || !o.allowOther || o.fsync != "remote" || o.pollInterval() != time.Minute || o.cacheSize != 1<<30 ||
+	if !o.readOnly || !o.allowOther || o.fsync != "remote" || o.pollInterval() != time.Minute || o.cacheSize != 1<<30 || o.indexMem != 64<<20 ||
 		o.offlineWait != 1 || o.snapshots != "past" || o.snapEvery != durationFlag(time.Hour) || len(o.fuse) != 1 || o.fuse[0] != "noatime" {
 		t.Errorf("complete = %+v", o)
 	}
 }
 
 func TestMountOptionsRefused(t *testing.T) {
-	for _, opt := range []string{"fsync=never", "poll=often", "cache_size=big", "offline=maybe", "snapshot_every=1ms", "snapshots_dir=a/b", "snapshots_dir=.."} {
+	for _, opt := range []string{"fsync=never", "poll=often", "cache_size=big", "index_memory=1M", "offline=maybe", "snapshot_every=1ms", "snapshots_dir=a/b", "snapshots_dir=.."} {
 		o := mountOptions{fsync: "local", offline: "30s", snapshots: snapshotsDir, fuse: []string{opt}}
 		if err := o.complete(); err == nil {
 			t.Errorf("-o %s is taken", opt)
