@@ -70,8 +70,10 @@ func (v *Volume) adoptRemote(ctx context.Context) error {
 	if err != nil && !tolerable(err) {
 		return err
 	}
-	v.commits.publishMu.Lock()
-	defer v.commits.publishMu.Unlock()
+	if err := v.commits.publishMu.lock(ctx); err != nil {
+		return err
+	}
+	defer v.commits.publishMu.unlock()
 	lc := &lazyCommit{ca: v.ca}
 	defer func() { lc.discard() }()
 	red := reducer{v.commitsThatCount(), v.merger(lc)}
@@ -129,8 +131,10 @@ func (v *Volume) leaveHistory(ctx context.Context, trust *store.Trust) error {
 	if v.opt.ReadOnly {
 		return nil
 	}
-	v.commits.publishMu.Lock()
-	defer v.commits.publishMu.Unlock()
+	if err := v.commits.publishMu.lock(ctx); err != nil {
+		return err
+	}
+	defer v.commits.publishMu.unlock()
 	v.commits.mu.Lock()
 	defer v.commits.mu.Unlock()
 	own := v.ca.State().Head
