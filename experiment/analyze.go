@@ -23,6 +23,8 @@ type AnalyzeOptions struct {
 	Versions bool  // the directories in the folder are versions of one data set, in the order of their names
 	Line     int64 // bytes per second of the line to the storage, for the time that uploading takes; default 2.5 MB/s
 
+	// Pace, unless nil, is called between units of work, which it may hold back.
+	Pace func(context.Context) error
 	// Progress, unless nil, is told how far a stage is.
 	Progress func(stage string, done, total int64)
 	// Failed, unless nil, is told what could not be read and is left out.
@@ -332,6 +334,11 @@ const fewBytes = 64 << 10
 
 // write gives a block to all cuts.
 func (a *analyzer) write(kind chunking.Kind, block []byte, eof bool) error {
+	if a.o.Pace != nil {
+		if err := a.o.Pace(a.ctx); err != nil {
+			return err
+		}
+	}
 	if len(block) < fewBytes {
 		for _, c := range a.cuts {
 			if err := c.write(kind, block, eof); err != nil {

@@ -47,7 +47,7 @@ func (a *app) analyze(ctx context.Context, dir string, o *analyzeOptions) error 
 	bar := a.newBar("counting")
 	stage := "counting"
 	out, err := experiment.Analyze(ctx, dir, &experiment.AnalyzeOptions{
-		Versions: o.versions, Line: int64(o.line),
+		Versions: o.versions, Line: int64(o.line), Pace: a.pace.Background,
 		Progress: func(now string, done, total int64) {
 			if now != stage {
 				stage = now

@@ -42,13 +42,23 @@ func (a *app) repoURL(args []string) (string, error) {
 }
 
 func (a *app) openRemote(ctx context.Context, url string, create, deferred bool) (*remote.Remote, error) {
-	return remote.Open(ctx, url, &remote.Options{
+	now := time.Now()
+	o := &remote.Options{
 		Create: create, Deferred: deferred,
-		LimitUpload: int64(a.g.limitUpload), LimitDownload: int64(a.g.limitDownload),
+		LimitUpload: a.g.limitUpload.At(now), LimitDownload: a.g.limitDownload.At(now),
 		OnRetry: func(op, name string, err error, d time.Duration) {
 			a.log.Info("trying again", "op", op, "object", name, "after", d, "err", err)
 		},
-	})
+	}
+	if !a.mounts {
+		o.Pace = a.pace.Background // what a mount reads somebody may wait for
+	}
+	r, err := remote.Open(ctx, url, o)
+	if err != nil {
+		return nil, err
+	}
+	a.keeper = newKeeper(r.SetLimits, a.g.limitUpload.Timetable, a.g.limitDownload.Timetable)
+	return r, nil
 }
 
 // How long a storage may take to show the few small objects that a repository is
@@ -85,6 +95,7 @@ func (a *app) openRepository(ctx context.Context, url string, password []byte) (
 	}
 	r, err := openWithin(ctx, wait, st, password)
 	if err == nil {
+		r.SetPacer(&a.pace)
 		return &repository{r, st, false}, keepKnown(known, r.ExportState())
 	}
 	if !errors.Is(err, remote.ErrUnreachable) || unknown != nil {
@@ -92,6 +103,9 @@ func (a *app) openRepository(ctx context.Context, url string, password []byte) (
 	}
 	a.say("the storage does not answer; going on with what is on this machine")
 	r, err = store.Open(ctx, st, password, &store.OpenOptions{State: state})
+	if err == nil {
+		r.SetPacer(&a.pace)
+	}
 	return &repository{r, st, true}, err
 }
 

@@ -19,7 +19,10 @@ type app struct {
 	logFile        *os.File // nil: the log goes to stderr
 
 	g       globals
-	started bool // a command has begun: what fails from now on is not its usage
+	mounts  bool    // the command serves a mount
+	pace    pacer   // holds back what this process does
+	keeper  *keeper // of the storage that was opened last
+	started bool    // a command has begun: what fails from now on is not its usage
 }
 
 // globals are the flags that every command has.
@@ -34,8 +37,10 @@ type globals struct {
 	quiet           bool
 	verbose         int
 	noProgress      bool
-	limitUpload     sizeFlag // bytes per second, 0 is no limit
-	limitDownload   sizeFlag
+	limitUpload     rateFlag
+	limitDownload   rateFlag
+	cpuLimit        coresFlag
+	nice            bool
 	memory          sizeFlag // bytes
 }
 
@@ -84,7 +89,7 @@ func (a *app) rootCommand() *cobra.Command {
 	root.AddCommand(
 		a.initCommand(), a.mountCommand(), a.umountCommand(), a.syncCommand(), a.statusCommand(),
 		a.snapshotCommand(), a.snapshotsCommand(), a.lsCommand(), a.catCommand(), a.restoreCommand(),
-		a.forgetCommand(), a.clientsCommand(), a.conflictsCommand(), a.checkCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.manCommand(), a.versionCommand(),
+		a.forgetCommand(), a.clientsCommand(), a.conflictsCommand(), a.checkCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.limitCommand(), a.manCommand(), a.versionCommand(),
 	)
 	return root
 }
@@ -104,8 +109,7 @@ func (a *app) addGlobals(f *pflag.FlagSet) {
 	f.CountVarP(&a.g.verbose, "verbose", "v", "log more; twice: log everything")
 	f.BoolVar(&a.g.noProgress, "no-progress", false, "draw no progress bars")
 	f.StringVar(&a.g.logFile, "log-file", "", "append the log to this `FILE`")
-	f.Var(&a.g.limitUpload, "limit-upload", "upload at most this many bytes per second (0: no limit)")
-	f.Var(&a.g.limitDownload, "limit-download", "download at most this many bytes per second (0: no limit)")
+	a.addLimits(f)
 	f.Var(&a.g.memory, "memory", "memory that the program should stay within")
 }
 
@@ -118,6 +122,7 @@ func (a *app) start(cmd *cobra.Command) error {
 	if err := a.readRepoFile(); err != nil {
 		return err
 	}
+	a.startLimits(cmd.Name() == "mount")
 	return a.openLog()
 }
 

@@ -275,6 +275,7 @@ func (s *session) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /status", answer(s.serveStatus))
 	mux.Handle("POST /sync", answer(s.serveSync))
+	mux.Handle("POST /limits", answer(s.serveLimits))
 	mux.Handle("POST /umount", answer(s.serveUmount))
 	mux.Handle("GET /conflicts", answer(s.serveConflicts))
 	mux.Handle("POST /snapshots", answer(s.serveCreateSnapshot))
