@@ -673,10 +673,11 @@ func TestDamagedRemote(t *testing.T) {
 	if !errors.Is(err, store.ErrCorrupt) || !bytes.Contains([]byte(err.Error()), []byte(name.String())) {
 		t.Fatalf("Chunk = %v, want ErrCorrupt that names multichunk %v", err, name)
 	}
-	if n := f.st.gets.Load(); n != 2 {
-		t.Errorf("%d gets of a damaged object, want 2", n)
+	n := f.st.gets.Load()
+	if n > 10 {
+		t.Errorf("%d gets for a damaged object, want 2 of it and a few to look for its chunks elsewhere", n)
 	}
-	if _, err := f.c.Chunk(t.Context(), chunks[0].ref); !errors.Is(err, store.ErrCorrupt) || f.st.gets.Load() != 2 {
+	if _, err := f.c.Chunk(t.Context(), chunks[0].ref); !errors.Is(err, store.ErrCorrupt) || f.st.gets.Load() != n {
 		t.Errorf("Chunk = %v after %d gets, want ErrCorrupt at once", err, f.st.gets.Load())
 	}
 	if dup, err := f.c.AddChunk(t.Context(), chunks[1].ref.ID, chunks[1].data, nil); dup || err != nil {
@@ -788,12 +789,6 @@ func TestWrongHint(t *testing.T) {
 		ref.Hint = h
 		r := f.reader()
 		got, err := r.Chunk(t.Context(), ref)
-		if name == "no group" {
-			if !errors.Is(err, store.ErrNotFound) {
-				t.Errorf("%s: Chunk = %v, want ErrNotFound", name, err)
-			}
-			continue
-		}
 		if err != nil || !bytes.Equal(got, chunks[0].data) {
 			t.Errorf("%s: Chunk = %v", name, err)
 		}

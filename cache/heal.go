@@ -17,18 +17,22 @@ import (
 // before still refer to the old place. A chunk that is not there is looked for in
 // the index, and then in what others have committed, so that they read again too.
 
-// healer finds chunks in other places than those that are known.
+// healer finds chunks and nodes in other places than those that are known.
 type healer struct {
-	turn chan struct{} // holds a token while somebody searches, who owns finder
+	turn chan struct{} // holds a token while somebody searches
 
-	finder *store.Finder
-	began  time.Time // when finder was made
+	mu       sync.Mutex // guards all below
+	searches map[store.Kind]*searching
+	places   map[store.ID]store.Hint   // that have been found of nodes, and of chunks without an index
+	missing  map[store.Name]missedItem // multichunks that could not be had lately
+}
 
-	mu      sync.Mutex                // guards all below
-	renewed time.Time                 // when finder last looked for new commits
-	ended   bool                      // finder has come to its end
-	places  map[store.ID]store.Hint   // what a cache without an index has found
-	missing map[store.Name]missedItem // multichunks that could not be had lately
+// searching is how far the multichunks of a kind have been looked through.
+type searching struct {
+	finder  *store.Finder
+	began   time.Time
+	renewed time.Time // when it last looked for new commits
+	ended   bool      // it has come to its end
 }
 
 type missedItem struct {
@@ -46,7 +50,7 @@ const (
 )
 
 func newHealer() *healer {
-	return &healer{turn: make(chan struct{}, 1), places: make(map[store.ID]store.Hint), missing: make(map[store.Name]missedItem)}
+	return &healer{turn: make(chan struct{}, 1), searches: make(map[store.Kind]*searching), places: make(map[store.ID]store.Hint), missing: make(map[store.Name]missedItem)}
 }
 
 // place returns where a search has found a chunk.
@@ -82,11 +86,19 @@ func (c *Cache) hopeAgain() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.missing)
-	h.renewed = time.Time{}
+	for _, s := range h.searches {
+		s.renewed = time.Time{}
+	}
 }
 
-// search returns a chunk from a place that is neither among tried nor known yet.
-func (c *Cache) search(ctx context.Context, id store.ID, tried []store.Hint) ([]byte, error) {
+// searchChunk returns a chunk from a place that is neither among tried nor known yet.
+func (c *Cache) searchChunk(ctx context.Context, ref store.Ref, tried []store.Hint) ([]byte, error) {
+	return c.search(ctx, ref, tried, func(h store.Hint) ([]byte, error) { return c.chunkFromMultichunk(ctx, ref.ID, h) })
+}
+
+// search returns what read finds of ref in a place that is neither among tried
+// nor known yet.
+func (c *Cache) search(ctx context.Context, ref store.Ref, tried []store.Hint, read func(store.Hint) ([]byte, error)) ([]byte, error) {
 	select {
 	case c.heal.turn <- struct{}{}:
 		defer func() { <-c.heal.turn }()
@@ -94,14 +106,14 @@ func (c *Cache) search(ctx context.Context, id store.ID, tried []store.Hint) ([]
 		return nil, ctx.Err()
 	}
 	for range findTries {
-		h := c.Hint(id) // somebody else's search may have found it
-		if h.IsZero() || slices.Contains(tried, h) {
+		h := c.knownElsewhere(ref, tried)
+		if h.IsZero() {
 			var err error
-			if h, err = c.findPlace(ctx, id, tried); err != nil {
+			if h, err = c.findPlace(ctx, ref, tried); err != nil {
 				return nil, err
 			}
 		}
-		b, err := c.chunkFromMultichunk(ctx, id, h)
+		b, err := read(h)
 		if err == nil || !store.IsLost(err) {
 			return b, err
 		}
@@ -110,58 +122,77 @@ func (c *Cache) search(ctx context.Context, id store.ID, tried []store.Hint) ([]
 	return nil, store.ErrNotFound
 }
 
-// findPlace reads tables until one has the chunk. All of them become known. The
-// caller has the turn.
-func (c *Cache) findPlace(ctx context.Context, id store.ID, tried []store.Hint) (store.Hint, error) {
-	f := c.startFinder()
-	if f == nil {
+// knownElsewhere returns a place of ref that is not among tried: somebody else's
+// search may have found it.
+func (c *Cache) knownElsewhere(ref store.Ref, tried []store.Hint) store.Hint {
+	places := []store.Hint{c.heal.place(ref.ID)}
+	if ref.Kind == store.RefChunk {
+		places = append(places, c.Hint(ref.ID))
+	}
+	for _, h := range places {
+		if !h.IsZero() && !slices.Contains(tried, h) {
+			return h
+		}
+	}
+	return store.Hint{}
+}
+
+// findPlace reads tables until one has what ref refers to. All of them become
+// known. The caller has the turn.
+func (c *Cache) findPlace(ctx context.Context, ref store.Ref, tried []store.Hint) (store.Hint, error) {
+	s := c.startSearch(ref.Kind)
+	if s == nil {
 		return store.Hint{}, store.ErrNotFound
 	}
 	for {
-		n, table, err := f.Next(ctx)
+		n, table, err := s.finder.Next(ctx)
 		if errors.Is(err, store.ErrNotFound) {
 			c.heal.mu.Lock()
-			c.heal.ended = true
+			s.ended = true
 			c.heal.mu.Unlock()
 		}
 		if err != nil {
 			return store.Hint{}, err
 		}
-		if err := c.noteOlder(n, table); err != nil {
+		if err := c.noteOlder(ref.Kind, n, table); err != nil {
 			return store.Hint{}, err
 		}
-		i := slices.IndexFunc(table, func(e store.TableEntry) bool { return e.ID == id })
+		i := slices.IndexFunc(table, func(e store.TableEntry) bool { return e.ID == ref.ID })
 		if i >= 0 && !slices.ContainsFunc(tried, func(h store.Hint) bool { return h.Multichunk == n }) {
 			return table[i].Hint, nil
 		}
 	}
 }
 
-// startFinder returns the finder, or nil if it has been asked a short time ago and
-// would not find more.
-func (c *Cache) startFinder() *store.Finder {
+// startSearch returns the search to go on with, or nil if it has come to its end a
+// short time ago.
+func (c *Cache) startSearch(what store.RefKind) *searching {
+	kind := store.KindData
+	if what == store.RefNode {
+		kind = store.KindNodes
+	}
 	h, now := c.heal, c.o.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.finder == nil || h.ended && now.Sub(h.began) > findAnew {
-		h.finder, h.began, h.ended = c.repo.NewFinder(), now, false
-		h.renewed = now
-		return h.finder
+	s := h.searches[kind]
+	if s == nil || s.ended && now.Sub(s.began) > findAnew {
+		s = &searching{finder: c.repo.NewFinder(kind), began: now, renewed: now}
+		h.searches[kind] = s
 	}
-	if now.Sub(h.renewed) > findAgain {
-		h.finder.Renew()
-		h.renewed, h.ended = now, false
+	if now.Sub(s.renewed) > findAgain {
+		s.finder.Renew()
+		s.renewed, s.ended = now, false
 	}
-	if h.ended {
+	if s.ended {
 		return nil
 	}
-	return h.finder
+	return s
 }
 
-// noteOlder makes known where chunks lie that are not known yet: tables come the
+// noteOlder makes known where things lie that are not known yet: tables come the
 // newest first, and what is newer counts.
-func (c *Cache) noteOlder(n store.Name, table []store.TableEntry) error {
-	if c.index == nil {
+func (c *Cache) noteOlder(what store.RefKind, n store.Name, table []store.TableEntry) error {
+	if what == store.RefNode || c.index == nil || c.isForbidden(n) {
 		c.heal.mu.Lock()
 		defer c.heal.mu.Unlock()
 		for i := range table {
@@ -184,7 +215,29 @@ func (c *Cache) noteOlder(n store.Name, table []store.TableEntry) error {
 			fresh = append(fresh, table[i])
 		}
 	}
-	return c.addTable(n, fresh, true)
+	return c.addTable(n, fresh, false)
+}
+
+// noteMoved makes known where the chunks of a multichunk lie that has them in other
+// groups than before, because it was repaired.
+func (c *Cache) noteMoved(n store.Name, id store.ID, table []store.TableEntry) {
+	if c.index == nil {
+		c.heal.mu.Lock()
+		defer c.heal.mu.Unlock()
+		if len(c.heal.places)+len(table) > maxPlaces {
+			clear(c.heal.places)
+		}
+		for i := range table {
+			c.heal.places[table[i].ID] = table[i].Hint
+		}
+		return
+	}
+	if c.Hint(id).Multichunk != n && !c.Hint(id).IsZero() {
+		return
+	}
+	if err := c.addTable(n, table, false); err != nil {
+		c.trouble(err)
+	}
 }
 
 // Lose takes multichunks that are lost or damaged on the remote out of

@@ -282,7 +282,7 @@ func (w *waves) fill(ctx context.Context, n *store.Node) error {
 			h := w.hint(refs[j])
 			if h.IsZero() && refs[j].Kind == store.RefChunk {
 				// Its table was given up or forgotten just when it was found in it.
-				if _, err := w.c.search(ctx, refs[j].ID, nil); err == nil {
+				if _, err := w.c.searchChunk(ctx, refs[j], nil); err == nil {
 					h = w.c.Hint(refs[j].ID)
 				}
 			}

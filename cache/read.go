@@ -64,7 +64,7 @@ func (c *Cache) chunkFromHints(ctx context.Context, ref store.Ref, errs error) (
 		}
 	}
 	if ctx.Err() == nil && store.IsLost(errs) {
-		b, err := c.search(ctx, ref.ID, hints)
+		b, err := c.searchChunk(ctx, ref, hints)
 		if err == nil {
 			return bytes.Clone(b), nil
 		}
@@ -118,11 +118,13 @@ func (c *Cache) hintsOf(ref store.Ref) []store.Hint {
 
 func (c *Cache) chunkFromMultichunk(ctx context.Context, id store.ID, h store.Hint) ([]byte, error) {
 	g, err := c.group(ctx, h)
-	if err != nil {
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
-	if b, ok := g.Find(id); ok && g.Kind() == store.KindData {
-		return b, nil
+	if err == nil && g.Kind() == store.KindData {
+		if b, ok := g.Find(id); ok {
+			return b, nil
+		}
 	}
 	// The hint leads to another group: the table knows better.
 	wire, err := c.multichunk(ctx, h.Multichunk)
@@ -142,6 +144,7 @@ func (c *Cache) chunkFromMultichunk(ctx context.Context, id store.ID, h store.Hi
 		return nil, err
 	}
 	if b, ok := g.Find(id); ok {
+		c.noteMoved(h.Multichunk, id, table)
 		return b, nil
 	}
 	return nil, corruptf("multichunk %v holds something else", h.Multichunk)
@@ -164,24 +167,23 @@ func (c *Cache) group(ctx context.Context, h store.Hint) (*store.Group, error) {
 // openGroup reads a group from a local copy of its multichunk, or else from the
 // remote. A copy that is damaged is dropped and fetched again, once.
 func (c *Cache) openGroup(ctx context.Context, h store.Hint) (*store.Group, error) {
-	if g := c.localGroup(h); g != nil {
-		return g, nil
+	g, err := c.localGroup(h)
+	if g != nil || err != nil {
+		return g, err
 	}
-	var err error
 	for range 2 {
 		var wire []byte
 		if wire, err = c.download(ctx, h.Multichunk); err != nil {
 			return nil, err
 		}
-		var g *store.Group
 		if g, err = c.repo.ReadGroup(bytesSource(wire), int64(len(wire)), h); err == nil {
 			c.regained(h.Multichunk, wire)
 			return g, nil
 		}
-		c.dropCopy(h.Multichunk)
-		if c.wrongHint(wire, h) {
-			return nil, fmt.Errorf("multichunk %v has no such group: %w", h.Multichunk, store.ErrNotFound)
+		if c.wrongHint(bytesSource(wire), h) {
+			return nil, noGroup(h)
 		}
+		c.dropCopy(h.Multichunk)
 	}
 	if store.IsLost(err) {
 		// What it held is stored again when somebody writes it again.
@@ -192,27 +194,36 @@ func (c *Cache) openGroup(ctx context.Context, h store.Hint) (*store.Group, erro
 }
 
 // wrongHint reports whether an intact multichunk has no group where h says.
-func (c *Cache) wrongHint(wire []byte, h store.Hint) bool {
-	_, table, err := c.repo.ReadTable(bytesSource(wire), int64(len(wire)), h.Multichunk)
+func (c *Cache) wrongHint(src *sealedSource, h store.Hint) bool {
+	_, table, err := c.repo.ReadTable(src, src.size, h.Multichunk)
 	return err == nil && !slices.ContainsFunc(table, func(e store.TableEntry) bool { return e.Hint == h })
 }
 
-// localGroup reads a group from what is here; nil if that cannot be done.
-func (c *Cache) localGroup(h store.Hint) *store.Group {
+func noGroup(h store.Hint) error {
+	return fmt.Errorf("multichunk %v has no such group: %w", h.Multichunk, store.ErrNotFound)
+}
+
+// localGroup reads a group from what is here; nil if that cannot be done. The error
+// says that there is no such group.
+func (c *Cache) localGroup(h store.Hint) (*store.Group, error) {
 	for _, open := range c.localSources() {
 		src := open(h.Multichunk)
 		if src == nil {
 			continue
 		}
 		g, err := c.repo.ReadGroup(src, src.size, h)
+		wrong := err != nil && c.wrongHint(src, h)
 		src.close()
 		if err == nil {
-			return g
+			return g, nil
+		}
+		if wrong {
+			return nil, noGroup(h)
 		}
 		c.dropCopy(h.Multichunk)
 		c.trouble(fmt.Errorf("local copy is fetched again: %w", err))
 	}
-	return nil
+	return nil, nil
 }
 
 // localSources returns the ways to a multichunk that is on this machine.
@@ -404,21 +415,40 @@ func (c *Cache) fetchNode(ctx context.Context, ref store.Ref) (*store.Node, erro
 	if h.IsZero() {
 		return nil, fmt.Errorf("node %v: %w", ref.ID, store.ErrNotFound)
 	}
-	g, err := c.nodeGroup(ctx, h)
-	if err == nil {
-		if b, ok := g.Find(ref.ID); ok && g.Kind() == store.KindNodes {
-			return c.keepNode(ref.ID, b)
+	b, err := c.nodeFrom(ctx, ref.ID, h)
+	if ctx.Err() == nil && err != nil && store.IsLost(err) {
+		elsewhere, searchErr := c.search(ctx, ref, []store.Hint{h}, func(h store.Hint) ([]byte, error) { return c.nodeFrom(ctx, ref.ID, h) })
+		if searchErr == nil || !store.IsLost(searchErr) {
+			b, err = elsewhere, searchErr
 		}
-		g, err = c.searchTable(ctx, ref.ID, h)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("node %v: %w", ref.ID, err)
 	}
-	b, ok := g.Find(ref.ID)
-	if !ok {
-		return nil, corruptf("node %v is not where multichunk %v says", ref.ID, h.Multichunk)
-	}
 	return c.keepNode(ref.ID, b)
+}
+
+// nodeFrom returns a node from the group of h, or from another of its multichunk:
+// one that was repaired has its groups elsewhere.
+func (c *Cache) nodeFrom(ctx context.Context, id store.ID, h store.Hint) ([]byte, error) {
+	g, err := c.nodeGroup(ctx, h)
+	if err != nil && !errors.Is(err, store.ErrCorrupt) {
+		return nil, err
+	}
+	if err == nil && g.Kind() == store.KindNodes {
+		if b, ok := g.Find(id); ok {
+			return b, nil
+		}
+	}
+	found, tableErr := c.searchTable(ctx, id, h)
+	if tableErr != nil {
+		return nil, errors.Join(err, tableErr)
+	}
+	b, ok := found.Find(id)
+	if !ok {
+		return nil, corruptf("node %v is not where multichunk %v says", id, h.Multichunk)
+	}
+	return b, nil
 }
 
 // nodeGroup reads a group of nodes by range, twice if it is damaged.

@@ -125,6 +125,7 @@ func TestCheckNamesFiles(t *testing.T) {
 
 	victim := largest(t, w.objects(), before)
 	defer flipBit(t, victim, r)()
+	m.wipe()
 	result := m.run("check", "--read-data", m.url)
 	if result.code != 21 {
 		t.Errorf("exit code %d, want 21", result.code)
@@ -167,8 +168,8 @@ func TestLostObject(t *testing.T) {
 	if err := os.Remove(largest(t, w.objects(), before)); err != nil {
 		t.Fatal(err)
 	}
-	m.fails(21, "check", m.url)
 	m.wipe()
+	m.fails(21, "check", m.url)
 	m.mount()
 	m.sees("first", first)
 	if _, err := os.ReadFile(m.path("second")); !errors.Is(err, syscall.EIO) {

@@ -41,6 +41,7 @@ func (s Subset) has(n Name) bool {
 // Damage is what is wrong with one object.
 type Damage struct {
 	Object     string // name on the remote
+	Multichunk Name   // zero if it is none
 	Err        error
 	IDs        []ID // of chunks and nodes that heads and snapshots need and that cannot be read from this object
 	Repairable bool // whether Repair can bring all of IDs back; always false for what is no multichunk
@@ -82,7 +83,7 @@ func (r *Repository) check(ctx context.Context, o *CheckOptions) (*checker, erro
 	}
 	c := &checker{r: r, o: *o, sizes: map[Name]int64{}, half: map[Name]bool{}, commits: map[chain]map[Seq][]string{},
 		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
-	c.spares = spares{c: c}
+	c.spares, c.hooksOf = spares{c: c}, map[Name][]fingerprint{}
 	for _, stage := range []func(context.Context) error{
 		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
@@ -103,8 +104,9 @@ type checker struct {
 	commits                                                     map[chain]map[Seq][]string
 	sizes                                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
-	roots  []Ref // of all heads
-	spares spares
+	roots   []Ref // of all heads
+	spares  spares
+	hooksOf map[Name][]fingerprint // hooks of data multichunks, as commits announce them
 
 	mu     sync.Mutex // guards all below
 	report CheckReport
@@ -387,8 +389,29 @@ func (c *checker) announced(commit *Commit) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range commit.Multichunks {
-		delete(c.half, commit.Multichunks[i].Name)
+		m := &commit.Multichunks[i]
+		delete(c.half, m.Name)
+		for _, id := range m.Hooks {
+			c.hooksOf[m.Name] = append(c.hooksOf[m.Name], fingerprintOf(id))
+		}
 	}
+}
+
+// storedAgain reports whether what b has lost lies intact elsewhere, as far as is known what that was. Nothing that is needed
+// is lost.
+func (c *checker) storedAgain(n Name, b *brokenMultichunk) bool {
+	if len(b.dup) > 0 {
+		return true
+	}
+	var was []fingerprint
+	for _, id := range b.held {
+		was = append(was, fingerprintOf(id))
+	}
+	if b.noTable {
+		was = c.hooksOf[n]
+	}
+	gone := func(f fingerprint) bool { _, found := slices.BinarySearch(c.known.all, f); return !found }
+	return len(was) > 0 && !slices.ContainsFunc(was, gone)
 }
 
 // conclude turns broken multichunks into damages, and sorts these by object.
@@ -403,12 +426,12 @@ func (c *checker) conclude(ctx context.Context) error {
 				b.dup = append(b.dup, id)
 			}
 		}
-		d := Damage{Object: ObjectName(n), Err: errors.Join(b.errs...), IDs: slices.Clone(b.dup)}
+		d := Damage{Object: ObjectName(n), Multichunk: n, Err: errors.Join(b.errs...), IDs: slices.Clone(b.dup)}
 		for _, ref := range b.lost {
 			d.IDs = append(d.IDs, ref.ID)
 		}
 		d.IDs = uniqueIDs(d.IDs)
-		if len(b.lost) == 0 && len(b.dup) > 0 {
+		if len(b.lost) == 0 && c.storedAgain(n, b) {
 			d.Repairable = true
 			c.report.Healed = append(c.report.Healed, d)
 			continue

@@ -92,10 +92,20 @@ func (m *marks) reach(ref Ref) {
 // load reads a node from where its hint says. It looks nowhere else: a repository whose nodes do not lie there needs repair first.
 func (m *marks) load(ctx context.Context, ref Ref) (*Node, error) {
 	g, err := m.group(ctx, ref.Hint)
-	if err != nil {
+	if err != nil && !lostObject(err) {
 		return nil, err
 	}
-	data, ok := g.Find(ref.ID)
+	var data []byte
+	ok := false
+	if err == nil {
+		data, ok = g.Find(ref.ID)
+	}
+	if !ok { // a multichunk that was repaired has its groups elsewhere
+		if g, err = m.r.FindGroup(m.r.RemoteReader(ctx, ref.Hint.Multichunk), -1, ref.Hint.Multichunk, ref.ID); err != nil {
+			return nil, err
+		}
+		data, ok = g.Find(ref.ID)
+	}
 	if !ok {
 		return nil, fmt.Errorf("in group at %d of multichunk %v: %w", ref.Hint.Off, ref.Hint.Multichunk, ErrNotFound)
 	}

@@ -71,11 +71,12 @@ func (r *Repository) VerifyMultichunk(n Name, wire []byte) error {
 	return nil
 }
 
-// A Finder goes through the data multichunks that the commits of all clients announce, roughly the newest first, then through
+// A Finder goes through the multichunks of one kind that the commits of all clients announce, roughly the newest first, then through
 // those that no commit announces, and each once: what is lost and was stored again lies in one of them. It reads no more
 // commits and tables than it is asked for. It is safe for concurrent use.
 type Finder struct {
-	r *Repository
+	r    *Repository
+	kind Kind
 
 	mu     sync.Mutex // guards all below; held while the remote is asked
 	known  map[uint64]bool
@@ -88,8 +89,8 @@ type Finder struct {
 }
 
 // NewFinder returns a Finder that has not seen anything.
-func (r *Repository) NewFinder() *Finder {
-	return &Finder{r: r, known: map[uint64]bool{}, given: map[uint64]bool{}, behind: true}
+func (r *Repository) NewFinder(kind Kind) *Finder {
+	return &Finder{r: r, kind: kind, known: map[uint64]bool{}, given: map[uint64]bool{}, behind: true}
 }
 
 // Renew lets the Finder look for newer commits before it goes on.
@@ -114,7 +115,7 @@ func (f *Finder) Next(ctx context.Context) (Name, []TableEntry, error) {
 			return Name{}, nil, err
 		}
 		f.names = f.names[1:]
-		if err == nil && kind == KindData {
+		if err == nil && kind == f.kind {
 			return n, table, nil
 		}
 	}
@@ -193,7 +194,7 @@ func (f *Finder) visit(ctx context.Context, h Head) error {
 		return nil // what is before it may be reached by skip links
 	}
 	for i := range c.Multichunks {
-		if m := &c.Multichunks[i]; m.Kind == KindData {
+		if m := &c.Multichunks[i]; m.Kind == f.kind {
 			f.give(m.Name)
 		} else {
 			f.given[binary.BigEndian.Uint64(m.Name[:])] = true

@@ -35,6 +35,20 @@ func (r *Repository) readGroup(ra io.ReaderAt, wireSize int64, h Hint) (*Group, 
 	return r.parseGroup(b)
 }
 
+// FindGroup opens the group of the sealed multichunk n behind ra that holds id, by the table: a multichunk that was repaired has
+// its groups elsewhere. It returns ErrNotFound if none holds it. The rest is as for ReadGroup.
+func (r *Repository) FindGroup(ra io.ReaderAt, wireSize int64, n Name, id ID) (*Group, error) {
+	_, table, err := r.ReadTable(ra, wireSize, n)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(table, func(e TableEntry) bool { return e.ID == id })
+	if i < 0 {
+		return nil, fmt.Errorf("%v in multichunk %v: %w", id, n, ErrNotFound)
+	}
+	return r.ReadGroup(ra, wireSize, table[i].Hint)
+}
+
 // ReadTable returns what the sealed multichunk n behind ra holds, from its prefix and table alone. wireSize and errors are
 // as for ReadGroup. Whether the chunks are really there is not looked at.
 func (r *Repository) ReadTable(ra io.ReaderAt, wireSize int64, n Name) (Kind, []TableEntry, error) {

@@ -18,11 +18,12 @@ type RepairOptions struct {
 
 // A Fix is what Repair has done about a damaged multichunk, or would do.
 type Fix struct {
-	Object string
-	How    string // "copy": put again as it was; "pieces": put with what could be found of it; "removed": nothing is in it or needed; "intact": now
-	Found  int    // chunks and nodes that it holds then
-	Left   []ID   // that are needed of it and were found nowhere
-	Err    error  // why it could not be put; what was found then lies beside it in an object of another name
+	Damage
+	How     string // "copy": put again as it was; "pieces": put with what could be found of it; "removed": nothing is in it or needed; "intact": now
+	Found   int    // chunks and nodes that it holds then
+	Left    []ID   // that are needed of it and were found nowhere
+	Refused error  // by the storage, to replace the object
+	Beside  Name   // what was found lies there then; zero if nothing does
 }
 
 // RepairReport is what Repair has found and done.
@@ -57,7 +58,7 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 		if f != nil {
 			report.Fixes = append(report.Fixes, *f)
 		}
-		if f != nil && len(f.Left) == 0 && f.Err == nil {
+		if f != nil && len(f.Left) == 0 && (f.Refused == nil || !f.Beside.IsZero()) {
 			continue
 		}
 		if f != nil && len(f.Left) > 0 {
@@ -70,8 +71,8 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 
 // repair repairs what is damaged in one multichunk. It returns nil if nothing can be done.
 func (c *checker) repair(ctx context.Context, d *Damage, dry bool) (*Fix, error) {
-	n, ok := parseObjectName(d.Object)
-	if !ok {
+	n := d.Multichunk
+	if n.IsZero() {
 		return nil, nil
 	}
 	b := c.broken[n]
@@ -80,13 +81,13 @@ func (c *checker) repair(ctx context.Context, d *Damage, dry bool) (*Fix, error)
 		return nil, err
 	}
 	if spare.wire != nil && holdsAll(spare.table, d.IDs) {
-		f := &Fix{Object: d.Object, How: "copy", Found: len(spare.table)}
+		f := &Fix{Damage: *d, How: "copy", Found: len(spare.table)}
 		if dry {
 			return f, nil
 		}
 		p, err := c.collect(ctx, n, b)
 		if err == nil {
-			f.Err, err = c.put(ctx, n, spare.wire, p)
+			err = c.put(ctx, f, spare.wire, p)
 		}
 		return f, err
 	}
@@ -97,7 +98,7 @@ func (c *checker) repair(ctx context.Context, d *Damage, dry bool) (*Fix, error)
 	if err != nil {
 		return nil, err
 	}
-	f := &Fix{Object: d.Object, How: "pieces", Found: len(p.ids)}
+	f := &Fix{Damage: *d, How: "pieces", Found: len(p.ids)}
 	for _, id := range d.IDs {
 		if p.data[id] == nil {
 			f.Left = append(f.Left, id)
@@ -111,12 +112,12 @@ func (c *checker) repair(ctx context.Context, d *Damage, dry bool) (*Fix, error)
 	case len(p.ids) == 0:
 		f.How = "removed"
 		if !dry {
-			f.Err = c.r.st.Delete(ctx, d.Object)
+			f.Refused = c.r.st.Delete(ctx, d.Object)
 		}
 	case !dry:
 		wire, err := c.r.sealPieces(n, p)
 		if err == nil {
-			f.Err, err = c.put(ctx, n, wire, p)
+			err = c.put(ctx, f, wire, p)
 		}
 		return f, err
 	}
@@ -261,12 +262,13 @@ func (c *checker) takeFrom(ctx context.Context, n Name, want map[ID]bool, p *pie
 	return errs
 }
 
-// put puts multichunk n anew. What stands there is removed before, since no storage need replace an object, and before that all
-// pieces are put under another name. That the storage refuses is in refused.
-func (c *checker) put(ctx context.Context, n Name, wire []byte, p *pieces) (refused, err error) {
-	size, there := c.sizes[n]
+// put puts a multichunk anew. What stands there is removed before, since no storage need replace an object, and before that all
+// pieces are put under another name.
+func (c *checker) put(ctx context.Context, f *Fix, wire []byte, p *pieces) (err error) {
+	size, there := c.sizes[f.Multichunk]
 	if !there || size == 0 || len(p.ids) == 0 {
-		return c.replace(ctx, ObjectName(n), wire, there)
+		f.Refused, err = c.replace(ctx, f.Object, wire, there)
+		return err
 	}
 	beside := newName()
 	safe, err := c.r.sealPieces(beside, p)
@@ -274,14 +276,15 @@ func (c *checker) put(ctx context.Context, n Name, wire []byte, p *pieces) (refu
 		err = putSmall(ctx, c.r.st, ObjectName(beside), safe)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if refused, err := c.replace(ctx, ObjectName(n), wire, there); refused != nil || err != nil {
-		return refused, err
+	if f.Refused, err = c.replace(ctx, f.Object, wire, there); f.Refused != nil || err != nil {
+		f.Beside = beside
+		return err
 	}
 	// Where deleting is refused it stays, and does no harm.
 	_ = c.r.st.Delete(ctx, ObjectName(beside))
-	return nil, nil
+	return nil
 }
 
 // replace puts an object in the place of what lies there.

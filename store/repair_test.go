@@ -257,7 +257,7 @@ func TestRepairAppendOnly(t *testing.T) {
 	s.r.st = refusing{st, func(name string) bool { _, ok := s.st.Object(name); return ok }}
 	report, err := s.r.Repair(t.Context(), &RepairOptions{Check: CheckOptions{ReadData: true, Spare: &testSpare{chunks: before}}})
 	s.must(t, err)
-	if len(report.Fixes) != 1 || !errors.Is(report.Fixes[0].Err, errRefused) {
+	if len(report.Fixes) != 1 || !errors.Is(report.Fixes[0].Refused, errRefused) {
 		t.Errorf("fixes = %+v, want one that was refused", report.Fixes)
 	}
 	if r := s.check(t, readData); len(r.Damages) > 0 || len(r.Healed) != 1 {
@@ -275,7 +275,7 @@ func TestFinder(t *testing.T) {
 	s.must(t, copies.Add(t.Context(), id, extra), copies.Flush(t.Context()))
 	first := s.st.InDir(commitsDir)[0]
 	s.st.Damage(first, func(b []byte) []byte { b[100] ^= 1; return b })
-	f := s.r.NewFinder()
+	f := s.r.NewFinder(KindData)
 	seen := map[Name]int{}
 	found := false
 	for {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -28,9 +29,10 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check [REPO]",
 		Short: "Look for damage in a repository",
 		Long: "Read keys, commits and trees, and see that all they refer to is there; with --read-data, every byte of every object.\n" +
-			"What is damaged is named with the files that are lost by it. Nothing is changed. The exit code is 20 if all that is\n" +
-			"lost lies intact elsewhere too, and 21 if it does not.",
-		Args: cobra.MaximumNArgs(1),
+			"What is damaged is named with the files that are lost by it. Nothing is changed. The exit code is 20 if `dedupfs repair`\n" +
+			"can bring back from this machine all that is lost, and 21 if it cannot. What was stored again meanwhile is no damage.",
+		Example: "  dedupfs check --read-data-subset 5% gdrive:home",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			url, err := a.repoURL(args)
 			if err != nil {
@@ -88,6 +90,7 @@ type reportJSON struct {
 	Chunks  int64        `json:"chunks"`
 	Foreign []string     `json:"foreign"`
 	Damages []damageJSON `json:"damages"`
+	Healed  []damageJSON `json:"healed"`
 }
 
 // damageJSON is one damaged object.
@@ -111,35 +114,64 @@ func (a *app) check(ctx context.Context, url string, o checkOptions) error {
 	if err != nil {
 		return err
 	}
-	report, err := a.runCheck(ctx, repo, o)
+	spare, err := a.newSpare(ctx, repo)
 	if err != nil {
 		return err
 	}
-	out := reportJSON{report.Objects, report.Bytes, report.Nodes, report.Chunks, report.Foreign, []damageJSON{}}
+	report, err := a.runCheck(ctx, repo, spare, o)
+	if err != nil {
+		return errors.Join(err, spare.close())
+	}
+	damaged := slices.Concat(report.Damages, report.Healed)
+	err = errors.Join(spare.tell(health{Lost: multichunksOf(damaged)}), spare.close())
+	if err != nil {
+		a.say("this machine could not be told what is lost: %v", err)
+	}
+	out, err := a.reportOf(ctx, repo, report)
+	if err != nil {
+		return err
+	}
+	if err := a.printReport(out); err != nil {
+		return err
+	}
+	return damageError(report.Damages)
+}
+
+// reportOf names the files that damage affects.
+func (a *app) reportOf(ctx context.Context, repo *store.Repository, report *store.CheckReport) (*reportJSON, error) {
+	out := &reportJSON{report.Objects, report.Bytes, report.Nodes, report.Chunks, report.Foreign, []damageJSON{}, []damageJSON{}}
 	files, err := a.affected(ctx, repo, report.Damages)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		a.say("which files are affected is not fully known: %v", err)
 	}
 	for i, d := range report.Damages {
 		out.Damages = append(out.Damages, damageJSON{d.Object, d.Err.Error(), d.Repairable, files[i]})
 	}
-	if err := a.printReport(&out); err != nil {
-		return err
+	for _, d := range report.Healed {
+		out.Healed = append(out.Healed, damageJSON{d.Object, d.Err.Error(), true, []string{}})
 	}
-	return damageError(report.Damages)
+	return out, nil
 }
 
-func (a *app) runCheck(ctx context.Context, repo *store.Repository, o checkOptions) (*store.CheckReport, error) {
+func (a *app) runCheck(ctx context.Context, repo *store.Repository, spare store.Spare, o checkOptions) (*store.CheckReport, error) {
 	bar := a.newBar("checking")
 	defer bar.done()
-	return repo.Check(ctx, &store.CheckOptions{
+	return repo.Check(ctx, o.store(spare, bar))
+}
+
+func (o *checkOptions) store(spare store.Spare, bar *bar) *store.CheckOptions {
+	return &store.CheckOptions{
 		ReadData: o.readData || o.subset.Parts > 0,
 		Subset:   store.Subset(o.subset),
+		Spare:    spare,
 		Progress: func(done, total int64, stage string) {
 			bar.describe("checking %s", stage)
 			bar.set(done, total)
 		},
-	})
+	}
 }
 
 // affected returns for each damage the files that it takes bytes from.
@@ -185,6 +217,9 @@ func (a *app) printReport(r *reportJSON) error {
 			fmt.Fprintf(a.stdout, "  affects %s\n", escape(f))
 		}
 	}
+	for _, d := range r.Healed {
+		a.say("%s: %s; all that is needed of it was stored again, `dedupfs repair` clears it up", d.Object, escape(d.Error))
+	}
 	for _, name := range r.Foreign {
 		a.say("not ours, left alone: %s", escape(name))
 	}
@@ -199,8 +234,8 @@ func damageError(damages []store.Damage) error {
 	}
 	for _, d := range damages {
 		if !d.Repairable {
-			return fail(exitLost, "%d objects are damaged, and not all that they held lies elsewhere too", len(damages))
+			return fail(exitLost, "%d objects are damaged, and not all that they held is on this machine; run `dedupfs repair` here, and on others that have used the repository", len(damages))
 		}
 	}
-	return fail(exitDamaged, "%d objects are damaged; all that they held lies intact elsewhere too", len(damages))
+	return fail(exitDamaged, "%d objects are damaged; `dedupfs repair` can bring back all that they held", len(damages))
 }

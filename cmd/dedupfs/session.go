@@ -277,6 +277,8 @@ func (s *session) handler() http.Handler {
 	mux.Handle("POST /sync", answer(s.serveSync))
 	mux.Handle("POST /limits", answer(s.serveLimits))
 	mux.Handle("POST /umount", answer(s.serveUmount))
+	mux.Handle("POST /spare", answer(s.serveSpare))
+	mux.Handle("POST /health", answer(s.serveHealth))
 	mux.Handle("GET /conflicts", answer(s.serveConflicts))
 	mux.Handle("POST /snapshots", answer(s.serveCreateSnapshot))
 	listQuery.serve(mux, s)

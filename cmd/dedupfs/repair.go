@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// repairOptions are the flags of repair.
+type repairOptions struct {
+	quick  bool
+	dryRun bool
+}
+
+func (a *app) repairCommand() *cobra.Command {
+	var o repairOptions
+	cmd := &cobra.Command{
+		Use:   "repair [REPO]",
+		Short: "Bring back what is damaged or lost in a repository",
+		Long: "Check a repository, with every byte of it, and put again what is damaged or lost: from what this machine has kept of it,\n" +
+			"from what is intact in the damaged objects, and from other objects. Run it on every machine that has used the repository\n" +
+			"until nothing is left. What is intact is never put at risk: it can be interrupted and run again at any time, beside mounts.\n\n" +
+			"Files that stay lost are listed. Whoever has them writes them again, anywhere in the volume, and all files that have\n" +
+			"held the same bytes can be read again. The exit code is 0 if no damage is left, else 20 or 21 as with check.",
+		Example: "  dedupfs repair --dry-run gdrive:home",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			url, err := a.repoURL(args)
+			if err != nil {
+				return err
+			}
+			return a.repair(cmd.Context(), url, o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.quick, "quick", false, "do not read all data: only what is missing or cannot be opened is found")
+	cmd.Flags().BoolVarP(&o.dryRun, "dry-run", "n", false, "change nothing, and say what would be done")
+	return cmd
+}
+
+// fixJSON is what repair did, or would do, about one object.
+type fixJSON struct {
+	Object  string `json:"object"`
+	Error   string `json:"error"`             // what was wrong
+	How     string `json:"how"`               // copy, pieces, removed or intact
+	Chunks  int    `json:"chunks"`            // that it holds then
+	Lost    int    `json:"lost"`              // that stay lost
+	Refused string `json:"refused,omitempty"` // by the storage; what was found lies beside it
+}
+
+// repairJSON is what `repair --json` prints.
+type repairJSON struct {
+	DryRun bool         `json:"dry_run"`
+	Fixes  []fixJSON    `json:"fixes"`
+	Left   []damageJSON `json:"left"`
+}
+
+func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
+	password, err := a.password(ctx, false)
+	if err != nil {
+		return err
+	}
+	repo, err := a.openRepository(ctx, url, password)
+	if err != nil {
+		return err
+	}
+	spare, err := a.newSpare(ctx, repo.Repository)
+	if err != nil {
+		return err
+	}
+	report, err := a.runRepair(ctx, repo.Repository, spare, o)
+	if err != nil {
+		return errors.Join(err, spare.close())
+	}
+	if !o.dryRun {
+		err = spare.tell(healthAfter(report))
+	}
+	if err = errors.Join(err, spare.close()); err != nil {
+		a.say("this machine could not be told what was found out: %v", err)
+	}
+	out := &repairJSON{o.dryRun, []fixJSON{}, []damageJSON{}}
+	for _, f := range report.Fixes {
+		fix := fixJSON{f.Object, f.Damage.Err.Error(), f.How, f.Found, len(f.Left), ""}
+		if f.Refused != nil {
+			fix.Refused = f.Refused.Error()
+		}
+		out.Fixes = append(out.Fixes, fix)
+	}
+	left, err := a.reportOf(ctx, repo.Repository, &store.CheckReport{Damages: report.Left})
+	if err != nil {
+		return err
+	}
+	out.Left = left.Damages
+	if err := a.printRepair(out); err != nil {
+		return err
+	}
+	if o.dryRun {
+		return damageError(report.Before.Damages)
+	}
+	return damageError(report.Left)
+}
+
+func (a *app) runRepair(ctx context.Context, repo *store.Repository, spare store.Spare, o repairOptions) (*store.RepairReport, error) {
+	bar := a.newBar("checking")
+	defer bar.done()
+	check := checkOptions{readData: !o.quick}
+	return repo.Repair(ctx, &store.RepairOptions{Check: *check.store(spare, bar), DryRun: o.dryRun})
+}
+
+// healthAfter returns what this machine should know after a repair.
+func healthAfter(report *store.RepairReport) health {
+	h := health{Lost: multichunksOf(report.Left)}
+	for _, f := range report.Fixes {
+		if !slices.Contains(h.Lost, f.Multichunk) && f.How != "removed" {
+			h.Found = append(h.Found, f.Multichunk)
+		}
+	}
+	return h
+}
+
+func (a *app) printRepair(r *repairJSON) error {
+	if a.g.json {
+		return a.printJSON(r)
+	}
+	verbs := map[string]string{
+		"copy": "put again as it was", "pieces": "put together from what could be found", "removed": "removed, nothing in it is needed",
+		"intact": "intact on a second look",
+	}
+	for _, f := range r.Fixes {
+		fmt.Fprintf(a.stdout, "%s: %s: %s, with %d chunks", f.Object, escape(f.Error), verbs[f.How], f.Chunks)
+		if f.Lost > 0 {
+			fmt.Fprintf(a.stdout, "; %d more stay lost", f.Lost)
+		}
+		if f.Refused != "" {
+			fmt.Fprintf(a.stdout, "; beside it, because the storage refuses to replace it (%s)", escape(f.Refused))
+		}
+		fmt.Fprintln(a.stdout)
+	}
+	for _, d := range r.Left {
+		fmt.Fprintf(a.stdout, "%s: %s (left)\n", d.Object, escape(d.Error))
+		for _, f := range d.Files {
+			fmt.Fprintf(a.stdout, "  affects %s\n", escape(f))
+		}
+	}
+	did := "repaired"
+	if r.DryRun {
+		did = "would repair"
+	}
+	a.say("%s %d objects; %d are left", did, len(r.Fixes), len(r.Left))
+	return nil
+}

@@ -1,0 +1,114 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A machine that still has what the remote has lost brings all of it back, mounted or not.
+func TestRepairFromCache(t *testing.T) {
+	for _, mounted := range []bool{true, false} {
+		name := "unmounted"
+		if mounted {
+			name = "mounted"
+		}
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			writer, reader := w.machine("writer"), w.machine("reader")
+			r := randomOf(t)
+			files := fewFiles(r)
+			writer.mount()
+			for name, data := range files {
+				writer.write(name, data)
+			}
+			writer.umount()
+			reader.mount()
+			for name, data := range files {
+				reader.sees(name, data)
+			}
+			if !mounted {
+				reader.umount()
+			}
+			if err := os.RemoveAll(filepath.Join(w.url, "data")); err != nil {
+				t.Fatal(err)
+			}
+			fresh := w.machine("fresh")
+			fresh.fails(21, "check")
+			reader.fails(20, "check")
+			reader.fails(20, "repair", "--dry-run")
+			reader.must("repair")
+			if !mounted {
+				reader.mount()
+			}
+			reader.sees("big", files["big"])
+			reader.umount()
+			fresh.must("check", "--read-data")
+			fresh.mount()
+			for name, data := range files {
+				fresh.sees(name, data)
+			}
+			fresh.umount()
+		})
+	}
+}
+
+// What is damaged is lost where nobody has it; what is intact beside it stays.
+func TestRepairPieces(t *testing.T) {
+	w := newWorld(t)
+	m := w.machine("m")
+	data := randomBytes(randomOf(t), 3<<20)
+	m.mount()
+	m.write("file", data)
+	m.umount()
+	m.wipe()
+	overwrite(t, largest(t, w.objects(), nil), 100_000, 10) // in the second segment
+	for range 2 {
+		if said := m.run("repair", "--json"); said.code != 21 || !strings.Contains(said.stdout, "file") {
+			t.Fatalf("repair: exit code %d, want 21 and the file that is lost\n%s%s", said.code, said.stdout, said.stderr)
+		}
+	}
+	m.mount()
+	if n := m.readable("file", data); n < len(data)/2 || n == len(data) {
+		t.Errorf("%d of %d bytes can be read, want most", n, len(data))
+	}
+	m.write("again", data)
+	m.umount()
+	m.must("check", "--read-data")
+	m.must("repair")
+	m.wipe()
+	m.mount()
+	m.sees("file", data)
+	m.sees("again", data)
+	m.umount()
+	m.must("check", "--read-data")
+}
+
+// readable returns how many bytes of a file can be read, and checks those and that others give EIO.
+func (m *machine) readable(name string, want []byte) (n int) {
+	m.t.Helper()
+	f, err := os.Open(m.path(name))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer f.Close()
+	buf := make([]byte, 4096)
+	for off := 0; off < len(want); off += len(buf) {
+		switch _, err := f.ReadAt(buf, int64(off)); {
+		case errors.Is(err, syscall.EIO):
+		case err != nil:
+			m.t.Fatal(err)
+		case !bytes.Equal(buf, want[off:off+len(buf)]):
+			m.t.Fatalf("wrong bytes at %d", off)
+		default:
+			n += len(buf)
+		}
+	}
+	return n
+}
