@@ -462,12 +462,6 @@ func (v *Volume) cloneFile(ctx context.Context, hin, hout *Handle, n int64) (don
 	return done, err
 }
 
-// Statfs describes the volume. A remote has no size that could be told; what is shown is what can be counted.
-func (v *Volume) Statfs(context.Context) (Statfs, error) {
-	const blocks = 1 << 38 // 1 PiB of 4 KiB blocks
-	return Statfs{Blocks: blocks, Bfree: blocks, Bavail: blocks, Files: 1 << 40, Ffree: 1 << 40, Bsize: 4096, NameLen: NameMax}, nil
-}
-
 // readError adds the file's name to what a read met, and logs it: damage is never silent.
 func (v *Volume) readError(ctx context.Context, ino Ino, err error) error {
 	if ctx.Err() != nil {

@@ -39,6 +39,7 @@ func newVolume(ca *cache.Cache, repo *store.Repository, o *Options) *Volume {
 	v.roots = &contentRoots{v}
 	v.follower = newFollower(v)
 	v.learner = newLearner(v)
+	v.space = newSpaceTeller(v.opt.Space)
 	v.scheduler = &scheduler{v: v}
 	if repo.ReadOnly() != nil {
 		v.opt.ReadOnly = true
@@ -133,6 +134,7 @@ func (v *Volume) start() {
 // everything to the remote. It does not close the cache.
 func (v *Volume) Close(ctx context.Context) error {
 	v.scheduler.close()
+	v.space.close()
 	v.learner.close()
 	v.follower.close()
 	v.commits.close()

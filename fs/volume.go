@@ -32,6 +32,9 @@ type Options struct {
 	Now          func() time.Time
 	Logger       *slog.Logger
 
+	// Space tells how many bytes the storage can hold, and how many more; nil, or an error, if it cannot tell.
+	Space func(ctx context.Context) (total, free int64, err error)
+
 	SnapshotEvery     time.Duration // a snapshot for each such time in which something changed; 0 for none
 	SnapshotsRootOnly bool          // the virtual directory is in the root alone, not in every directory
 	Snapshot          string        // show this one, read-only, and nothing else; see FindSnapshot
@@ -107,6 +110,7 @@ type Volume struct {
 	follower  *follower
 	roots     *contentRoots
 	learner   *learner
+	space     *spaceTeller
 	scheduler *scheduler
 }
 

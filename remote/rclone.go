@@ -41,6 +41,7 @@ type backend interface {
 	// create makes the root.
 	create(ctx context.Context) error
 	hashName() string
+	space(ctx context.Context) (Space, error)
 }
 
 // rcloneStorage is a backend on any rclone Fs.

@@ -113,7 +113,7 @@ func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOpti
 	s.volume, err = fs.Open(openCtx, s.cache, repo.Repository, &fs.Options{
 		ReadOnly: o.readOnly, Poll: o.pollInterval(), RemoteFsync: o.fsync == "remote",
 		SnapshotsDir: o.snapshots, SnapshotsRootOnly: o.rootOnly, Snapshot: o.snapshot, SnapshotEvery: time.Duration(o.snapEvery),
-		AnyHistory: o.anyHistory, Logger: s.log,
+		AnyHistory: o.anyHistory, Logger: s.log, Space: s.space,
 	})
 	if err != nil {
 		return err
@@ -124,6 +124,12 @@ func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOpti
 	s.volume.SetSocket(s.control.path)
 	s.drained = serveControl(s.control, s.handler(), s.log)
 	return nil
+}
+
+// space tells how much the storage can hold, for df.
+func (s *session) space(ctx context.Context) (total, free int64, err error) {
+	sp, err := s.storage.Space(ctx)
+	return sp.Total, sp.Free, err
 }
 
 // mountAt makes the volume visible at dir.
