@@ -1,8 +1,10 @@
 package store
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 )
 
@@ -13,6 +15,9 @@ import (
 // HookShare is of how many chunks one is a hook, on average.
 const HookShare = 64
 
+// leastHooks is how many hooks a multichunk has at least, if it has so many chunks.
+const leastHooks = 32
+
 // A Hook is a sampled chunk id, of which the first bytes are enough: a wrong one costs reading a table in vain.
 type Hook [8]byte
 
@@ -21,27 +26,54 @@ func HookOf(id ID) Hook { return Hook(id[:len(Hook{})]) }
 
 func (h Hook) uint64() uint64 { return binary.BigEndian.Uint64(h[:]) }
 
-// Hooks returns the sampled ids of a multichunk: those that everybody would choose, and of a group that has none the least, so
-// that half a megabyte of data is found by one however large its chunks are.
-func Hooks(table []TableEntry) []ID { return hooksAt(table, HookShare) }
+// Hooks returns the sampled ids of a multichunk: those that everybody would choose, of a group that has none the least, so
+// that half a megabyte of data is found by one however large its chunks are, and more of the least where these are few: most
+// multichunks are small, each with what has changed a little later.
+func Hooks(table []TableEntry) []ID { return chooseHooks(table, HookShare, leastHooks) }
 
-func hooksAt(table []TableEntry, share int) []ID {
-	var list []ID
-	for len(table) > 0 {
-		least, n, sampled := 0, 0, len(list)
-		for ; n < len(table) && table[n].Hint == table[0].Hint; n++ {
-			id := &table[n].ID
+// chooseHooks returns one of share ids, at least one of each group and at least so many in all.
+func chooseHooks(table []TableEntry, share, least int) []ID {
+	chosen := make([]bool, len(table))
+	n := 0
+	choose := func(i int) {
+		if !chosen[i] {
+			chosen[i] = true
+			n++
+		}
+	}
+	for start := 0; start < len(table); {
+		low, end, before := start, start, n
+		for ; end < len(table) && table[end].Hint == table[start].Hint; end++ {
+			id := &table[end].ID
 			if int(id[len(id)-1])%share == 0 {
-				list = append(list, *id)
+				choose(end)
 			}
-			if string(id[:]) < string(table[least].ID[:]) {
-				least = n
+			if bytes.Compare(id[:], table[low].ID[:]) < 0 {
+				low = end
 			}
 		}
-		if len(list) == sampled {
-			list = append(list, table[least].ID)
+		if n == before {
+			choose(low)
 		}
-		table = table[n:]
+		start = end
+	}
+	if n < min(least, len(table)) {
+		order := make([]int, len(table))
+		for i := range order {
+			order[i] = i
+		}
+		slices.SortFunc(order, func(i, j int) int { return bytes.Compare(table[i].ID[:], table[j].ID[:]) })
+		for _, i := range order {
+			if n < least {
+				choose(i)
+			}
+		}
+	}
+	list := make([]ID, 0, n)
+	for i := range table {
+		if chosen[i] {
+			list = append(list, table[i].ID)
+		}
 	}
 	return list
 }
