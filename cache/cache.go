@@ -612,7 +612,7 @@ func (c *Cache) LearnTables(ctx context.Context, names []store.Name) error {
 			return err
 		}
 		known, err := c.index.Known(n)
-		if err == nil && !known {
+		if err == nil && !known && !c.isForbidden(n) {
 			if _, err = c.learnTable(ctx, n); store.IsLost(err) {
 				c.trouble(fmt.Errorf("learn multichunk %v: %w", n, err))
 				err = c.lose(n)

@@ -121,19 +121,15 @@ func (c *Cache) dbRoom() error {
 	}
 }
 
-// addTable adds the table of a multichunk to the index, which was found or put just now. One that is condemned stays out; if it is
-// this client's own, where its chunks lie must be known even so.
+// addTable adds the table of a multichunk to the index, which was found just now, or put if it is this client's own.
 func (c *Cache) addTable(n store.Name, table []store.TableEntry, own bool) error {
 	if err := c.dbRoom(); err != nil {
 		return err
 	}
-	if !own && c.isForbidden(n) {
-		return nil
-	}
 	if err := c.index.AddTable(n, table); err != nil {
 		return err
 	}
-	return c.vouch(n)
+	return c.vouch(n, own)
 }
 
 // dbPut stores pairs of keys and values, and reports whether it could. That it

@@ -134,8 +134,14 @@ func (c *Cache) probe(ctx context.Context, n store.Name) (bool, error) {
 	return false, nil
 }
 
-// vouch notes that a multichunk was found or put just now.
-func (c *Cache) vouch(n store.Name) error {
+// vouch notes that a multichunk was found or put just now. One that was found counts once this client is asked before it goes.
+func (c *Cache) vouch(n store.Name, own bool) error {
+	c.share.mu.Lock()
+	may := c.share.mayProbe
+	c.share.mu.Unlock()
+	if !own && !may {
+		return nil
+	}
 	if err := c.share.ledger.Vouch(n); err != nil {
 		return fmt.Errorf("vouch for multichunk %v: %w", n, err)
 	}

@@ -25,7 +25,13 @@ type State struct {
 	BaseHead    store.Head         // the commit, of any client, that the newest base comes from
 	Seen        []store.Head       // of other incarnations: what the base contains of them
 	Host        string
+	RegName     string // on the remote, of the incarnation's registration; "" if an older program has put it
+	RegWire     []byte // the registration
+	Registered  bool   // it has been put, if RegName is known
 }
+
+// Pending reports whether the incarnation has yet to be registered.
+func (s *State) Pending() bool { return s.RegName != "" && !s.Registered }
 
 // IsZero reports whether s is the state of a client that is not registered.
 func (s *State) IsZero() bool { return s.Client == store.ClientID{} }
@@ -43,7 +49,12 @@ func appendState(dst []byte, s *State) []byte {
 	for _, h := range s.Seen {
 		dst = appendHead(dst, h)
 	}
-	return appendBytes(dst, []byte(s.Host))
+	dst = appendBytes(dst, []byte(s.Host))
+	dst = appendBytes(appendBytes(dst, []byte(s.RegName)), s.RegWire)
+	if s.Registered {
+		return append(dst, 1)
+	}
+	return append(dst, 0)
 }
 
 const headSize = 16 + 16 + 8 + 32
@@ -78,6 +89,9 @@ func parseState(b []byte) (s State, ok bool) {
 		s.Seen[i] = d.head()
 	}
 	s.Host = string(d.bytes())
+	if len(d.b) > 0 { // older programs end here
+		s.RegName, s.RegWire, s.Registered = string(d.bytes()), d.bytes(), d.byte() == 1
+	}
 	return s, d.done() && (len(s.Key) == 0 || len(s.Key) == ed25519.PrivateKeySize)
 }
 

@@ -461,10 +461,19 @@ func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) 
 	if c.copied.Load() {
 		return ErrCopied
 	}
+	if v.member.isEvicted() {
+		return ErrEvicted
+	}
+	if err := v.member.register(ctx); err != nil {
+		return err
+	}
 	if err := v.finishIntent(ctx); err != nil {
 		return err
 	}
 	if v.allPublished() {
+		if err := v.member.answer(ctx); err != nil {
+			return err
+		}
 		c.synced.Store(time.Now().UnixNano())
 		return nil
 	}

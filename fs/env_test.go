@@ -58,11 +58,15 @@ func newEnv(t testing.TB) *env {
 	t.Helper()
 	st := remotetest.NewMem()
 	storetest.New(t, st)
-	e := &env{t: t, st: st, disk: cachetest.NewDisk(0),
-		opt: Options{CommitAfter: time.Hour, CommitEvery: time.Hour, Poll: -1, Host: "test", Logger: slog.New(slog.DiscardHandler)}}
+	e := &env{t: t, st: st, disk: cachetest.NewDisk(0), opt: newOptions()}
 	e.open()
 	t.Cleanup(e.close)
 	return e
+}
+
+// newOptions are those of a client that does nothing by itself.
+func newOptions() Options {
+	return Options{CommitAfter: time.Hour, CommitEvery: time.Hour, Poll: -1, Host: "test", Logger: slog.New(slog.DiscardHandler)}
 }
 
 // other returns a second client of the same repository.

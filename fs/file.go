@@ -282,6 +282,7 @@ func (v *Volume) fsync(ctx context.Context) error {
 // Release closes the file.
 func (h *Handle) Release() {
 	if h.in == nil {
+		h.v.member.letGo(h)
 		return
 	}
 	v, in := h.v, h.in

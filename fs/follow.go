@@ -92,13 +92,18 @@ func (f *follower) poll(ctx context.Context, own bool) error {
 
 // look is poll with pollMu held.
 func (f *follower) look(ctx context.Context, all, own bool) error {
+	notices := f.v.member.read(ctx)
+	if notices != nil && offline(notices) {
+		f.failed(notices)
+		return notices
+	}
 	heads, err := f.v.pollHeads(ctx, all)
 	usable := err == nil || tolerable(err)
 	if !usable {
 		f.away.Store(true)
 	}
 	f.mu.Lock()
-	f.lastPoll, f.lastErr = time.Now(), err
+	f.lastPoll, f.lastErr = time.Now(), errors.Join(err, notices)
 	if usable {
 		f.heads = heads
 	}
@@ -119,10 +124,35 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 	if !f.v.opt.ReadOnly && f.v.overtaken(heads) {
 		return f.v.stopPublishing()
 	}
-	if errors.Is(err, store.ErrRollback) && !f.v.opt.ReadOnly {
-		return errors.Join(err, f.follow(ctx, heads, own))
+	if err != nil && (!errors.Is(err, store.ErrRollback) || f.v.opt.ReadOnly) {
+		err = nil // what else is there is used
 	}
-	return f.follow(ctx, heads, own)
+	follow := f.goOn(ctx, heads, own, notices == nil)
+	if notices != nil && (!own || isDamage(notices)) {
+		f.v.opt.Logger.Error("garbage collection cannot go on with this machine", "err", notices)
+		notices = nil
+	}
+	return errors.Join(err, notices, follow)
+}
+
+// goOn follows heads, and acknowledges what is to be deleted if that was read.
+func (f *follower) goOn(ctx context.Context, heads []store.Head, own, answer bool) error {
+	if f.v.member.isEvicted() {
+		return nil
+	}
+	if err := f.follow(ctx, f.v.member.cond.Heads(heads), own); err != nil {
+		return err
+	}
+	if !own || !answer || f.v.opt.ReadOnly {
+		return nil
+	}
+	return f.v.member.acknowledge(ctx)
+}
+
+func (f *follower) failed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lastPoll, f.lastErr = time.Now(), err
 }
 
 // tolerable reports whether err says only that some objects are damaged, or some histories are not what they were: then

@@ -3,7 +3,6 @@ package fs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/dedupfs/dedupfs/store"
@@ -17,28 +16,18 @@ var ErrCopied = errors.New("another copy of this cache directory has published t
 // published, as far as it is known here, counts as seen; correct, unless nil, may alter that.
 func (v *Volume) reincarnate(ctx context.Context, correct func(history)) error {
 	st := v.ca.State()
-	reg, key, err := v.repo.Register(ctx, st.Client, v.name())
-	if err != nil {
-		return err
-	}
 	position := v.position()
 	if correct != nil {
 		correct(position)
 	}
-	seen := position.heads()
-	err = v.ca.UpdateState(func(s *State) {
-		s.Incarnation, s.Key, s.InodeRange = reg.Incarnation, key, reg.InodeRange
-		s.NextInode = uint64(reg.InodeRange) << 32
-		s.Seen, s.Head, s.Intent = seen, store.Head{}, store.SealedCommit{}
-	})
-	if err != nil {
-		return fmt.Errorf("keep the registration: %w", err)
+	if err := v.ca.UpdateState(func(s *State) { s.Intent = store.SealedCommit{} }); err != nil {
+		return err
 	}
-	v.opt.Logger.Warn("going on as a new incarnation", "client", st.Client, "from", st.Incarnation, "to", reg.Incarnation)
-	v.mu.Lock()
-	v.nextIno, v.limit = Ino(reg.InodeRange)<<32, Ino(reg.InodeRange)<<32
-	v.mu.Unlock()
-	return v.ca.Settled()
+	if err := v.member.prepare(ctx, position); err != nil {
+		return err
+	}
+	v.opt.Logger.Warn("going on as a new incarnation", "client", st.Client, "from", st.Incarnation, "to", v.ca.State().Incarnation)
+	return v.member.register(ctx)
 }
 
 // overtaken reports whether heads have more of this client's own history than it has published, or is about to.

@@ -158,6 +158,7 @@ func (v *Volume) settle(in *inode) {
 		delete(v.dirty, in)
 		v.dirtyMu.Unlock()
 	}
+	delete(v.cutOffs, in)
 	if v.table[in.ino] == in {
 		delete(v.table, in.ino)
 		if in.orphan {

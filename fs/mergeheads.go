@@ -90,7 +90,8 @@ func (r *reducer) follow(ctx context.Context, position history, heads []store.He
 	if !slices.ContainsFunc(heads, func(h store.Head) bool { return !position.contains(h) }) {
 		return nil, nil
 	}
-	maximal, err := r.maximal(ctx, all.heads())
+	fresh := slices.DeleteFunc(slices.Clone(heads), position.contains)
+	maximal, err := r.maximal(ctx, all.heads(), fresh...)
 	if err != nil {
 		return nil, err
 	}
@@ -108,10 +109,15 @@ func (r *reducer) follow(ctx context.Context, position history, heads []store.He
 	return out, nil
 }
 
-// maximal returns the commits of those heads that none of the others contains, in the order in which they are merged.
-func (r *reducer) maximal(ctx context.Context, heads []store.Head) ([]*store.Commit, error) {
-	var commits []*store.Commit
-	for _, h := range heads {
+// maximal returns the commits of those heads that none of the others contains, in the order in which they are merged. Those named
+// first are read first: what they contain need not be read, and there may be one for every mount that ever was.
+func (r *reducer) maximal(ctx context.Context, heads []store.Head, first ...store.Head) ([]*store.Commit, error) {
+	read := map[store.Head]*store.Commit{}
+	contained := history{} // in what has been read, beside itself
+	for _, h := range append(slices.Clone(first), heads...) {
+		if read[h] != nil || contained.contains(h) || !slices.Contains(heads, h) {
+			continue
+		}
 		c, err := r.commits.GetCommit(ctx, h)
 		if errors.Is(err, errGone) {
 			continue
@@ -119,12 +125,12 @@ func (r *reducer) maximal(ctx context.Context, heads []store.Head) ([]*store.Com
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", h, err)
 		}
-		commits = append(commits, c)
+		read[h] = c
+		contained.add(withoutChain(c.Seen, h.Client, h.Incarnation)...)
 	}
 	var out []*store.Commit
-	for _, c := range commits {
-		seen := slices.ContainsFunc(commits, func(o *store.Commit) bool { return o != c && historyOf(o).contains(c.Head()) })
-		if !seen {
+	for _, h := range heads {
+		if c := read[h]; c != nil && !contained.contains(c.Head()) {
 			out = append(out, c)
 		}
 	}

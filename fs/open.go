@@ -32,12 +32,13 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 // newVolume returns a volume that has looked at nothing yet.
 func newVolume(ca *cache.Cache, repo *store.Repository, o *Options) *Volume {
 	v := &Volume{repo: repo, ca: ca, log: ca.Log(), opt: o.withDefaults(ca.Size()),
-		active: newOverlay(), table: map[Ino]*inode{}, dirty: map[*inode]struct{}{}}
+		active: newOverlay(), table: map[Ino]*inode{}, dirty: map[*inode]struct{}{}, cutOffs: map[*inode]bool{}}
 	v.base = v.localTree(store.Ref{})
 	v.snapshots = newSnapshotViews(v)
 	v.commits = newCommitter(v)
 	v.roots = &contentRoots{v}
 	v.follower = newFollower(v)
+	v.member = newMember(v)
 	v.learner = newLearner(v)
 	v.space = newSpaceTeller(v.opt.Space)
 	v.scheduler = &scheduler{v: v}
@@ -50,7 +51,7 @@ func newVolume(ca *cache.Cache, repo *store.Repository, o *Options) *Volume {
 	return v
 }
 
-// identify registers this client if it never was.
+// identify registers this client, unless it goes on with the incarnation that it had. Without network that is done later.
 func (v *Volume) identify(ctx context.Context) error {
 	st := v.ca.State()
 	v.me = st.Client
@@ -58,20 +59,8 @@ func (v *Volume) identify(ctx context.Context) error {
 		return nil
 	}
 	if st.Incarnation == (store.Incarnation{}) {
-		client := st.Client
-		if client == (store.ClientID{}) {
-			client = store.NewClientID()
-		}
-		reg, key, err := v.repo.Register(ctx, client, v.name())
-		if err != nil {
+		if err := v.member.prepare(ctx, v.position()); err != nil {
 			return err
-		}
-		err = v.ca.UpdateState(func(s *State) {
-			s.Client, s.Incarnation, s.Key, s.InodeRange = client, reg.Incarnation, key, reg.InodeRange
-			s.NextInode = uint64(reg.InodeRange) << 32
-		})
-		if err != nil {
-			return fmt.Errorf("keep the registration: %w", err)
 		}
 		st = v.ca.State()
 	} else if v.ca.Copied() {
@@ -79,10 +68,20 @@ func (v *Volume) identify(ctx context.Context) error {
 			return fmt.Errorf("this cache directory is a copy, and needs the remote to become a client of its own: %w", err)
 		}
 		st = v.ca.State()
+	} else if err := v.ca.BeginIncarnation(st.Incarnation); err != nil {
+		return err
 	}
 	v.me = st.Client
 	v.nextIno, v.limit = Ino(st.NextInode), Ino(st.NextInode)
-	return nil
+	if !st.Pending() {
+		return nil
+	}
+	v.ca.HoldUploads()
+	err := v.member.register(ctx)
+	if _, _, _, _, _, _, known := v.ca.LastCommit(); known && offline(err) {
+		return nil
+	}
+	return err
 }
 
 // openBase finds the state to start from: the last local commit, or what the heads on the remote say.
@@ -140,6 +139,9 @@ func (v *Volume) Close(ctx context.Context) error {
 	v.commits.close()
 	if v.opt.ReadOnly || v.log == nil {
 		return nil
+	}
+	if err := v.member.retire(ctx); err != nil {
+		v.opt.Logger.Warn("this machine could not say that it needs nothing any more; garbage collection waits for it until its next mount", "err", err)
 	}
 	return v.log.Sync(v.log.End())
 }

@@ -12,18 +12,16 @@ import (
 // got lost, must not lead to a second commit of the same number.
 func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) error {
 	st := v.ca.State()
-	var prev *store.Commit
-	if !st.Head.IsZero() {
-		var err error
-		if prev, err = v.repo.GetCommit(ctx, st.Head); err != nil {
-			return fmt.Errorf("read the last commit of this client: %w", err)
-		}
+	c, err := v.nextCommit(ctx, pub.Root, pub.Snapshots)
+	if err != nil {
+		return err
 	}
-	c := (&store.Registration{Client: st.Client, Incarnation: st.Incarnation}).Next(prev)
-	c.Seen = withoutChain(v.counted(st.Seen), c.Client, c.Incarnation)
-	c.Volume = v.repo.Config().Volume
-	c.Root, c.Snapshots, c.Multichunks = pub.Root, pub.Snapshots, pub.Multichunks
-	c.Time, c.Host = v.opt.Now(), v.name()
+	last, err := v.member.last(ctx)
+	if err != nil {
+		return err
+	}
+	c.Multichunks = pub.Multichunks
+	c.Acks, c.Held = v.member.due(last, pub.N), v.member.held()
 	sealed, err := v.repo.SealCommit(c, st.Key)
 	if err != nil {
 		return err
@@ -32,6 +30,21 @@ func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) erro
 		return fmt.Errorf("keep the commit: %w", err)
 	}
 	return v.finishIntent(ctx)
+}
+
+// nextCommit returns the commit after the last of this client, with the given roots.
+func (v *Volume) nextCommit(ctx context.Context, root, snaps store.Ref) (*store.Commit, error) {
+	st := v.ca.State()
+	prev, err := v.member.last(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := (&store.Registration{Client: st.Client, Incarnation: st.Incarnation}).Next(prev)
+	c.Seen = withoutChain(v.counted(st.Seen), c.Client, c.Incarnation)
+	c.Volume = v.repo.Config().Volume
+	c.Root, c.Snapshots = root, snaps
+	c.Time, c.Host = v.opt.Now(), v.name()
+	return c, nil
 }
 
 // finishIntent puts a commit that was sealed and may or may not have reached the remote.
@@ -44,7 +57,10 @@ func (v *Volume) finishIntent(ctx context.Context) error {
 		return err
 	}
 	return v.ca.UpdateState(func(s *State) {
-		s.Head, s.BaseHead = st.Intent.Head, st.Intent.Head
+		s.BaseHead = st.Intent.Head
+		if s.Incarnation == st.Intent.Head.Incarnation { // else it was the last of the incarnation before
+			s.Head = st.Intent.Head
+		}
 		s.Intent = store.SealedCommit{}
 	})
 }

@@ -387,7 +387,9 @@ func (v *Volume) openIn(ctx context.Context, t *snapTree, ino Ino) (*Handle, err
 	if err != nil {
 		return nil, err
 	}
-	return &Handle{v: v, snap: v.contentReader(*m), size: int64(a.Size)}, nil
+	h := &Handle{v: v, snap: v.contentReader(*m), size: int64(a.Size)}
+	v.member.hold(h)
+	return h, nil
 }
 
 func (s *snapshotViews) readdir(ctx context.Context, ino Ino, cookie uint64, plus bool, fn func(DirEntry) bool) error {

@@ -208,6 +208,7 @@ func (s *swap) refresh(in *inode, a *attrs) {
 		return // its records are still there
 	case in.orphan, !named, s.what.inodes[in.ino] && in.opens > 0 && in.writers == 0:
 		in.cutOff = true
+		s.v.cutOffs[in] = true
 		delete(s.v.table, in.ino)
 		return
 	}

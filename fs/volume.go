@@ -91,7 +91,8 @@ type Volume struct {
 	table   map[Ino]*inode
 	nextIno Ino // INVARIANT: below inoLimit, up to which numbers are reserved in the cache's state
 	limit   Ino
-	unused  []Ino // inodes without names that nobody uses any more: their records can go
+	unused  []Ino           // inodes without names that nobody uses any more: their records can go
+	cutOffs map[*inode]bool // inodes in use that another client's state has taken the place of
 
 	orphansFound bool // those of the last mount are among unused; guarded by committer.mu
 
@@ -108,6 +109,7 @@ type Volume struct {
 	commits   *committer
 	snapshots *snapshotViews
 	follower  *follower
+	member    *member
 	roots     *contentRoots
 	learner   *learner
 	space     *spaceTeller

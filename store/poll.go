@@ -61,6 +61,10 @@ func (r *Repository) poll(ctx context.Context, t *Trust, chains map[chain]bool, 
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(parallel)
 	for c := range chains {
+		if t.ended[c] { // a client has one of these for each of its mounts, and nothing new comes there
+			p.set(c, &verdict{head: p.before[c]})
+			continue
+		}
 		group.Go(func() error {
 			listed, err := list(groupCtx, c, p.before[c].Seq)
 			if err != nil {
@@ -537,6 +541,9 @@ func (p *poll) conclude() ([]Head, error) {
 	for _, v := range p.result {
 		if v.commit != nil && len(v.history) == 0 {
 			p.trust.Accept(v.head)
+			if v.commit.Retired {
+				p.trust.end(v.commit.chain())
+			}
 		}
 		if !v.expect.IsZero() {
 			// From now on this client expects it as if it had seen it itself, so that the next poll reports it again.

@@ -14,6 +14,7 @@ import (
 type Trust struct {
 	heads    map[chain]Head
 	accepted []Exception
+	ended    map[chain]bool // their accepted heads are the last there are: the incarnations have retired
 }
 
 // An Exception records that somebody has accepted a RollbackError or a ForkError.
@@ -43,6 +44,14 @@ func (t *Trust) Accept(h Head) {
 	t.heads[h.chain()] = h
 }
 
+// end notes that nothing comes after the accepted head of c.
+func (t *Trust) end(c chain) {
+	if t.ended == nil {
+		t.ended = make(map[chain]bool)
+	}
+	t.ended[c] = true
+}
+
 // Exceptions returns what was accepted by AcceptRollback and AcceptFork.
 func (t *Trust) Exceptions() []Exception { return slices.Clone(t.accepted) }
 
@@ -50,6 +59,7 @@ func (t *Trust) Exceptions() []Exception { return slices.Clone(t.accepted) }
 // a new incarnation from then on.
 func (t *Trust) AcceptRollback(e *RollbackError) {
 	t.accepted = append(t.accepted, Exception{Lost: e.Accepted, Kept: e.Offered})
+	delete(t.ended, e.Accepted.chain())
 	if e.Offered.IsZero() {
 		delete(t.heads, e.Accepted.chain())
 		return
@@ -65,6 +75,7 @@ func (t *Trust) AcceptFork(e *ForkError) {
 		kept, lost = lost, kept
 	}
 	t.accepted = append(t.accepted, Exception{Fork: true, Lost: lost, Kept: kept, From: e.Seq})
+	delete(t.ended, kept.chain())
 	t.Accept(kept)
 }
 
@@ -95,7 +106,8 @@ func compareHeads(a, b Head) int {
 	return bytes.Compare(a.Incarnation[:], b.Incarnation[:])
 }
 
-const trustVersion = 1
+// Version 1 has no list of ended chains.
+const trustVersion = 2
 
 // MarshalBinary encodes t for local disk.
 func (t *Trust) MarshalBinary() ([]byte, error) {
@@ -115,13 +127,18 @@ func (t *Trust) MarshalBinary() ([]byte, error) {
 		b = appendHead(b, e.Kept)
 		b = binary.BigEndian.AppendUint64(b, uint64(e.From))
 	}
+	b = binary.AppendUvarint(b, uint64(len(t.ended)))
+	for _, c := range slices.SortedFunc(maps.Keys(t.ended), compareChains) {
+		b = append(append(b, c.client[:]...), c.incarnation[:]...)
+	}
 	return b, nil
 }
 
 // UnmarshalBinary is the inverse of MarshalBinary. What it returns on bad input wraps ErrCorrupt.
 func (t *Trust) UnmarshalBinary(b []byte) error {
 	d := decoder{b: b}
-	if v := d.byte(); v != trustVersion {
+	v := d.byte()
+	if v == 0 || v > trustVersion {
 		return corruptf("accepted heads: version %d, want %d", v, trustVersion)
 	}
 	*t = Trust{}
@@ -130,6 +147,11 @@ func (t *Trust) UnmarshalBinary(b []byte) error {
 	}
 	for range d.count(1 + 2*headSize + 8) {
 		t.accepted = append(t.accepted, Exception{Fork: d.byte() == 1, Lost: d.head(), Kept: d.head(), From: Seq(d.uint64())})
+	}
+	if v > 1 {
+		for range d.count(32) {
+			t.end(chain{d.bytes16(), d.bytes16()})
+		}
 	}
 	if d.bad || len(d.b) > 0 {
 		return corruptf("accepted heads")
