@@ -362,19 +362,26 @@ func (c *Cache) load() (err error) {
 	if err := c.loadPlaces(); err != nil {
 		return err
 	}
-	c.disk, err = openDisk(c.fsys, c.space, c.o.Now)
-	return err
+	if c.disk, err = openDisk(c.fsys, c.space, c.o.Now); err != nil {
+		return err
+	}
+	return c.loadPins()
 }
 
 // logGrown asks for a commit when the log holds more than half of the budget.
 func (c *Cache) logGrown(held int64) {
-	if held > c.o.Size/2 {
+	if held > c.space.limit.Load()/2 {
 		c.press()
 	}
 }
 
 // Size returns the budget of the local disk, in bytes.
-func (c *Cache) Size() int64 { return c.o.Size }
+func (c *Cache) Size() int64 {
+	if c.space == nil {
+		return c.o.Size
+	}
+	return c.space.limit.Load()
+}
 
 // SetPressure says whom to ask for a commit and a publication instead of Options.Pressure.
 func (c *Cache) SetPressure(ask func()) { c.pressure.Store(&ask) }
@@ -416,7 +423,7 @@ func (c *Cache) openDir(dir string) (err error) {
 			return err
 		}
 	}
-	for _, name := range []string{"base", "client", "keys", "place", formatName} {
+	for _, name := range []string{"base", "client", "keys", "place", pinsName, formatName} {
 		c.fsys.Remove(name + tmpSuffix) // left by a crash
 	}
 	if err := c.checkFormat(); errors.Is(err, fs.ErrNotExist) {

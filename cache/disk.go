@@ -22,8 +22,10 @@ type disk struct {
 	space *space
 	now   func() time.Time
 
-	mu    sync.Mutex // guards files
-	files map[store.Name]*diskFile
+	mu     sync.Mutex // guards what follows
+	files  map[store.Name]*diskFile
+	roots  []uint64            // of Pins
+	pinned map[store.Name]bool // are not evicted
 }
 
 type diskFile struct {
@@ -173,7 +175,7 @@ func (d *disk) idle() (at time.Time, remove func() (int64, error), ok bool) {
 	defer d.mu.Unlock()
 	var oldest store.Name
 	for n, f := range d.files {
-		if !ok || f.used.Before(at) {
+		if !d.pinned[n] && (!ok || f.used.Before(at)) {
 			oldest, at, ok = n, f.used, true
 		}
 	}

@@ -14,6 +14,7 @@ type magic [8]byte
 var (
 	magicBase    = magic{'d', 'f', 's', 'b', 'a', 's', 'e', 1}
 	magicReceipt = magic{'d', 'f', 's', 'u', 'p', 'l', 'd', 1}
+	magicPins    = magic{'d', 'f', 's', 'p', 'i', 'n', 's', 1}
 	magicClient  = magic{'d', 'f', 's', 'c', 'l', 'n', 't', 1}
 	magicPlace   = magic{'d', 'f', 's', 'p', 'l', 'a', 'c', 1}
 	magicKeys    = magic{'d', 'f', 's', 'k', 'e', 'y', 's', 1}

@@ -70,7 +70,7 @@ func TestFlightEndsWithItsLastWaiter(t *testing.T) {
 func FuzzSmallFiles(f *testing.F) {
 	f.Add(appendSmallFile(nil, magicBase, []byte("payload")))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, m := range []magic{magicBase, magicReceipt, magicClient} {
+		for _, m := range []magic{magicBase, magicReceipt, magicClient, magicPins} {
 			parseSmallFile(b, m, "x")
 		}
 		parseTable(b, store.Name{})

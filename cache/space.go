@@ -14,7 +14,7 @@ import (
 // multichunks share. Who needs bytes takes them first; when they are used up,
 // what is only cache is evicted, and then the one who asks waits.
 type space struct {
-	limit    int64                 // bytes
+	limit    atomic.Int64          // bytes
 	wait     time.Duration         // how long somebody waits at most
 	full     func()                // called when somebody has to wait
 	evictOne func() (int64, error) // gives back one thing that is only cache; 0 bytes if there is none
@@ -31,12 +31,14 @@ type space struct {
 var errNoSpace = fmt.Errorf("cache size is used up by what waits for upload: %w", syscall.ENOSPC)
 
 func newSpace(limit int64, wait time.Duration, full func(), closed <-chan struct{}) *space {
-	return &space{
-		limit: limit, wait: wait, full: full, closed: closed,
+	s := &space{
+		wait: wait, full: full, closed: closed,
 		evictOne: func() (int64, error) { return 0, nil },
 		free:     func() diskSpace { return diskSpace{free: math.MaxInt64, total: math.MaxInt64} },
 		freed:    make(chan struct{}),
 	}
+	s.limit.Store(limit)
+	return s
 }
 
 // diskSpace is what the file system of the cache directory has, in bytes.
@@ -98,7 +100,7 @@ func (s *space) freedChan() <-chan struct{} {
 
 // reserve is the part of the budget that only records without data may use, so
 // that files can be removed when it is full.
-func (s *space) reserve() int64 { return s.limit / 16 }
+func (s *space) reserve() int64 { return s.limit.Load() / 16 }
 
 // A claim says what space is for, and so how much of it there is.
 type claim uint8
@@ -112,7 +114,7 @@ const (
 // take takes n bytes and reports whether there were as many, evicting what is
 // only cache.
 func (s *space) take(n int64, what claim) bool {
-	limit := s.limit
+	limit := s.limit.Load()
 	if what == forData {
 		limit -= s.reserve()
 	}
@@ -138,7 +140,7 @@ func (s *space) take(n int64, what claim) bool {
 // force takes n bytes that are already there, or that must be.
 func (s *space) force(n int64) {
 	s.used.Add(n)
-	for s.used.Load() > s.limit {
+	for s.used.Load() > s.limit.Load() {
 		if freed, err := s.evictOne(); err != nil || freed == 0 {
 			return
 		}

@@ -42,6 +42,7 @@ func newVolume(ca *cache.Cache, repo *store.Repository, o *Options) *Volume {
 	v.learner = newLearner(v)
 	v.space = newSpaceTeller(v.opt.Space)
 	v.scheduler = &scheduler{v: v}
+	v.pinner = &pinner{v: v}
 	if repo.ReadOnly() != nil {
 		v.opt.ReadOnly = true
 	}
@@ -127,6 +128,9 @@ func (v *Volume) start() {
 		v.scheduler.start()
 	}
 	v.follower.start()
+	if v.log != nil {
+		v.pinner.start()
+	}
 }
 
 // Close stops the background work. What has been answered stays in the cache for the next mount; Sync before it brings
@@ -134,6 +138,7 @@ func (v *Volume) start() {
 func (v *Volume) Close(ctx context.Context) error {
 	v.scheduler.close()
 	v.space.close()
+	v.pinner.close()
 	v.learner.close()
 	v.follower.close()
 	v.commits.close()

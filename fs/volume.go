@@ -114,6 +114,7 @@ type Volume struct {
 	learner   *learner
 	space     *spaceTeller
 	scheduler *scheduler
+	pinner    *pinner
 }
 
 // State is what the cache keeps of this client.

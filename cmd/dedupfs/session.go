@@ -287,6 +287,7 @@ func (s *session) handler() http.Handler {
 	mux.Handle("POST /health", answer(s.serveHealth))
 	mux.Handle("GET /conflicts", answer(s.serveConflicts))
 	mux.Handle("POST /snapshots", answer(s.serveCreateSnapshot))
+	s.handleCache(mux)
 	listQuery.serve(mux, s)
 	changeQuery.serve(mux, s)
 	forgetQuery.serve(mux, s)
