@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -263,22 +264,28 @@ func (r *Repository) registrationNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list clients: %w", err)
 	}
-	var names []string
-	seen := make(map[string]bool)
-	for _, c := range clients {
-		dir := clientsDir + "/" + c.String()
-		err := r.st.List(ctx, dir, func(e remote.Entry) error {
-			if _, _, ok := parsePair(e.Name); ok && !e.Dir && !seen[e.Name] && e.Size <= maxRegistrationWire {
-				names = append(names, dir+"/"+e.Name)
-				seen[e.Name] = true
+	names := make([][]string, len(clients))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i, c := range clients {
+		group.Go(func() error {
+			dir := clientsDir + "/" + c.String()
+			seen := make(map[string]bool)
+			err := r.st.List(ctx, dir, func(e remote.Entry) error {
+				if _, _, ok := parsePair(e.Name); ok && !e.Dir && !seen[e.Name] && e.Size <= maxRegistrationWire {
+					names[i] = append(names[i], dir+"/"+e.Name)
+					seen[e.Name] = true
+				}
+				return nil
+			})
+			if err != nil {
+				return fmt.Errorf("list %s: %w", dir, err)
 			}
 			return nil
 		})
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", dir, err)
-		}
 	}
-	return names, nil
+	err = group.Wait()
+	return slices.Concat(names...), err
 }
 
 // registration returns the registration that lies under name, from memory if it has been read before.
