@@ -16,7 +16,7 @@ import (
 const HookShare = 64
 
 // leastHooks is how many hooks a multichunk has at least, if it has so many chunks.
-const leastHooks = 32
+const leastHooks = 64
 
 // A Hook is a sampled chunk id, of which the first bytes are enough: a wrong one costs reading a table in vain.
 type Hook [8]byte

@@ -27,7 +27,7 @@ func TestMeasureSparse(t *testing.T) {
 	}
 	var settings []setting
 	for _, share := range []int{16, 32, 64, 128, 256} {
-		for _, least := range []int{1, 8, 16, 32} {
+		for _, least := range []int{1, 16, 32, 64} {
 			settings = append(settings, setting{share, least, 32})
 		}
 	}
