@@ -90,7 +90,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.initCommand(), a.mountCommand(), a.umountCommand(), a.syncCommand(), a.statusCommand(),
 		a.snapshotCommand(), a.snapshotsCommand(), a.lsCommand(), a.catCommand(), a.restoreCommand(),
 		a.cacheCommand(),
-		a.forgetCommand(), a.clientsCommand(), a.conflictsCommand(), a.checkCommand(), a.repairCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.limitCommand(), a.manCommand(), a.versionCommand(),
+		a.forgetCommand(), a.clientsCommand(), a.conflictsCommand(), a.checkCommand(), a.repairCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.limitCommand(), a.experimentCommand(), a.manCommand(), a.versionCommand(),
 	)
 	return root
 }
