@@ -90,8 +90,9 @@ func (a *app) rootCommand() *cobra.Command {
 		a.initCommand(), a.mountCommand(), a.umountCommand(), a.syncCommand(), a.statusCommand(),
 		a.snapshotCommand(), a.snapshotsCommand(), a.lsCommand(), a.catCommand(), a.restoreCommand(),
 		a.cacheCommand(),
-		a.forgetCommand(), a.clientsCommand(), a.conflictsCommand(), a.checkCommand(), a.repairCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.limitCommand(), a.experimentCommand(), a.manCommand(), a.versionCommand(),
+		a.conflictsCommand(), a.checkCommand(), a.repairCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.limitCommand(), a.experimentCommand(), a.manCommand(), a.versionCommand(),
 	)
+	root.AddCommand(a.diffCommand(), a.historyCommand(), a.findCommand(), a.forgetCommand(), a.clientsCommand())
 	return root
 }
 

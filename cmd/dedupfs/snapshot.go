@@ -23,7 +23,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 		RunE: showHelp,
 	}
 	cmd.AddCommand(a.snapshotCreateCommand(), a.snapshotListCommand("list"), a.snapshotShowCommand(), a.snapshotHoldCommand(),
-		a.snapshotTagCommand(), a.snapshotForgetCommand(), a.snapshotRestoreForgottenCommand())
+		a.snapshotTagCommand(), a.diffCommand(), a.snapshotForgetCommand(), a.snapshotRestoreForgottenCommand())
 	return cmd
 }
 
