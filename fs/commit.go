@@ -297,13 +297,27 @@ func (v *Volume) freeze(c *cut, in *inode) {
 func (c *committer) commit(ctx context.Context, edit snapshotEdit) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut_ != nil { // one that failed half-way comes first
-		if err := c.finish(ctx, c.cut_, nil); err != nil {
-			return err
-		}
+	if err := c.finishCut(ctx); err != nil {
+		return err
 	}
 	if err := c.v.dropUnused(ctx); err != nil {
 		c.v.opt.Logger.Warn("records of unlinked files stay for now", "err", err) // a commit is what makes room
+	}
+	return c.commitLocked(ctx, edit)
+}
+
+// finishCut finishes a commit that has failed half-way. c.mu is held.
+func (c *committer) finishCut(ctx context.Context) error {
+	if c.cut_ == nil {
+		return nil
+	}
+	return c.finish(ctx, c.cut_, nil)
+}
+
+// commitLocked is commit with c.mu held. It changes nothing itself, so it works while changes are held back.
+func (c *committer) commitLocked(ctx context.Context, edit snapshotEdit) error {
+	if err := c.finishCut(ctx); err != nil {
+		return err
 	}
 	cut := c.v.takeCut(edit != nil)
 	if cut == nil {

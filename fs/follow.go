@@ -310,7 +310,31 @@ func (v *Volume) goTo(ctx context.Context, heads []store.Head, own bool) (*swap,
 			return sw, err
 		}
 	}
-	return nil, nil
+	return v.goToPaused(ctx, from, out, lc)
+}
+
+// longestPause bounds how long changes are held back for following.
+const longestPause = 2 * time.Second
+
+// goToPaused is what is left when files change without a pause: it makes one. Each try before has fetched the nodes and has left
+// little to commit, so that it takes as long as writing a small commit to the local disk.
+func (v *Volume) goToPaused(ctx context.Context, from volumeState, out *outcome, lc *lazyCommit) (*swap, error) {
+	c := v.commits
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v.cutMu.pause()
+	defer v.cutMu.resume()
+	within, cancel := context.WithTimeout(ctx, longestPause)
+	defer cancel()
+	err := c.commitLocked(within, nil)
+	var sw *swap
+	if err == nil {
+		sw, err = v.tryGoToLocked(within, from, out, lc)
+	}
+	if within.Err() != nil && ctx.Err() == nil {
+		return sw, nil // another time
+	}
+	return sw, err
 }
 
 // baseState returns the state of the last local commit.
@@ -339,13 +363,18 @@ func (v *Volume) goReading(ctx context.Context, red *reducer, heads []store.Head
 }
 
 // quickTries is how often the base is swapped in vain, each time with a local commit of what was in the way.
-const quickTries = 20
+const quickTries = 3
 
 // tryGoTo makes the state of out the base; what has been changed here since from goes into it as a side of its own. It
 // returns nil if something has changed while it looked.
 func (v *Volume) tryGoTo(ctx context.Context, from volumeState, out *outcome, lc *lazyCommit) (*swap, error) {
 	v.commits.mu.Lock()
 	defer v.commits.mu.Unlock()
+	return v.tryGoToLocked(ctx, from, out, lc)
+}
+
+// tryGoToLocked is tryGoTo with the committer's lock held.
+func (v *Volume) tryGoToLocked(ctx context.Context, from volumeState, out *outcome, lc *lazyCommit) (*swap, error) {
 	now, to := v.baseState(), *out
 	if !now.same(from) {
 		red := reducer{v.commitsThatCount(), v.merger(lc)}

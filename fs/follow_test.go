@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -265,6 +266,61 @@ func TestFollowBusy(t *testing.T) {
 	if len(all) != written+15 || written == 0 {
 		t.Errorf("%d files, want %d and 15", len(all), written)
 	}
+}
+
+// TestFollowNeverPausing follows while several programs write here without any pause: each look at the others must get through.
+func TestFollowNeverPausing(t *testing.T) {
+	a := newEnv(t)
+	a.sync()
+	b := a.other()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var writes atomic.Int64
+	var during int64 // writes while b followed
+	for i := range 2 {
+		_, h, err := b.v.Create(ctx, Root, fmt.Append(nil, "log", i), syscall.O_RDWR, 0o644, Cred{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer h.Release()
+			block := make([]byte, 4096)
+			for off := int64(0); ; off++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				block[0] = byte(off)
+				if _, err := h.Write(ctx, block, off%64*4096); err != nil {
+					t.Error(err)
+					return
+				}
+				writes.Add(1)
+				time.Sleep(50 * time.Microsecond) // nothing is committed in so short a time
+			}
+		})
+	}
+	for i := range 6 {
+		name := fmt.Sprint("a", i)
+		a.overwrite(name, "content")
+		a.sync()
+		before := writes.Load()
+		b.sync()
+		if s := b.v.Status(ctx); s.Behind {
+			t.Errorf("round %d: behind, while %d writes were made", i, writes.Load()-before)
+		}
+		if _, err := b.v.Lookup(ctx, Root, []byte(name)); err != nil {
+			t.Errorf("round %d: %s: %v", i, name, err)
+		}
+		during += writes.Load() - before
+	}
+	close(stop)
+	wg.Wait()
+	if during < 100 {
+		t.Errorf("only %d writes were made while others were followed", during)
+	}
+	agree(t, a, b)
 }
 
 // TestFollowPowerCut cuts the power of one client anywhere while both change files and follow each other.

@@ -81,7 +81,7 @@ type Volume struct {
 	opt  Options
 	me   store.ClientID
 
-	cutMu sync.RWMutex // held shared from a change's log record to its change in memory, exclusively by a cut
+	cutMu cutLock // held shared from a change's log record to its change in memory, exclusively by a cut
 
 	mu      sync.RWMutex // guards what follows; acquired after cutMu
 	active  *overlay     // changes since the last cut
