@@ -121,7 +121,7 @@ func (c *Cache) fetcher(ctx context.Context) {
 	for {
 		select {
 		case n := <-c.ahead.fetch:
-			if !c.isHere(n) {
+			if !c.isHere(n) && !c.fetchFile(ctx, n) {
 				c.download(ctx, n) // the error comes again when somebody reads it
 			}
 		case <-ctx.Done():

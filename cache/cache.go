@@ -179,6 +179,7 @@ type Cache struct {
 	nodeFlights  flights[store.ID, *store.Node]
 	groupFlights flights[store.Hint, *store.Group]
 	downloads    flights[store.Name, []byte]
+	fileFetches  flights[store.Name, bool]
 	ahead        *ahead
 	fetched      atomic.Int64 // bytes
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -127,6 +128,11 @@ func (d *disk) put(n store.Name, wire []byte) {
 		d.space.give(size)
 		return
 	}
+	d.added(n, size)
+}
+
+// added accounts for a multichunk whose space has been taken.
+func (d *disk) added(n store.Name, size int64) {
 	d.mu.Lock()
 	old := d.files[n]
 	d.files[n] = &diskFile{size: size, used: d.now()}
@@ -136,21 +142,52 @@ func (d *disk) put(n store.Name, wire []byte) {
 	}
 }
 
+// fetch has fill write a multichunk, of about size bytes, and reports whether it
+// is there now and how long it is.
+func (d *disk) fetch(n store.Name, size int64, fill func(*os.File) (int64, error)) (int64, bool) {
+	if !d.space.take(size, forData) {
+		return 0, false
+	}
+	var got int64
+	err := d.create(n, ".fetch"+tmpSuffix, func(f File) (err error) {
+		file, ok := f.(osFile)
+		if !ok {
+			return errors.ErrUnsupported
+		}
+		got, err = fill(file.File)
+		return err
+	})
+	if err != nil {
+		d.space.give(size)
+		return 0, false
+	}
+	d.space.give(size)
+	d.space.force(got)
+	d.added(n, got)
+	return got, true
+}
+
 func (d *disk) write(n store.Name, wire []byte) error {
+	return d.create(n, tmpSuffix, func(f File) error { return f.WriteAt(0, wire) })
+}
+
+// create makes the file of a multichunk with what fill writes, under a name with
+// the given end at first: put and fetch may bring the same one.
+func (d *disk) create(n store.Name, end string, fill func(File) error) error {
 	name := multichunkName(n)
 	if err := d.fsys.Mkdir(dirOf(name)); err != nil {
 		return err
 	}
-	f, err := d.fsys.Create(name + tmpSuffix)
+	f, err := d.fsys.Create(name + end)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(f.WriteAt(0, wire), f.Close())
+	err = errors.Join(fill(f), f.Close())
 	if err == nil {
-		err = d.fsys.Rename(name+tmpSuffix, name)
+		err = d.fsys.Rename(name+end, name)
 	}
 	if err != nil {
-		d.fsys.Remove(name + tmpSuffix)
+		d.fsys.Remove(name + end)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -168,6 +169,9 @@ func (c *Cache) group(ctx context.Context, h store.Hint) (*store.Group, error) {
 // remote. A copy that is damaged is dropped and fetched again, once.
 func (c *Cache) openGroup(ctx context.Context, h store.Hint) (*store.Group, error) {
 	g, err := c.localGroup(h)
+	if g == nil && err == nil && c.fetchFile(ctx, h.Multichunk) {
+		g, err = c.localGroup(h)
+	}
 	if g != nil || err != nil {
 		return g, err
 	}
@@ -326,6 +330,27 @@ func (c *Cache) download(ctx context.Context, n store.Name) ([]byte, error) {
 		}
 		return wire, nil
 	})
+}
+
+// fetchFile brings a multichunk to the disk without having it in memory, where the
+// storage can do that, and reports whether it is there. Whatever is wrong, download
+// is the way then. Callers share the work.
+func (c *Cache) fetchFile(ctx context.Context, n store.Name) bool {
+	st, ok := c.repo.Storage().(remote.Fetcher)
+	if !ok || c.disk == nil {
+		return false
+	}
+	done, err := c.fileFetches.do(ctx, n, c.start, func(ctx context.Context) (bool, error) {
+		if lost, err := c.index.Lost(n); err != nil || lost {
+			return false, err
+		}
+		size, ok := c.disk.fetch(n, int64(c.repo.Config().MultichunkSize), func(f *os.File) (int64, error) {
+			return st.Fetch(ctx, store.ObjectName(n), f)
+		})
+		c.fetched.Add(size)
+		return ok, nil
+	})
+	return done && err == nil
 }
 
 // patiently repeats a read of the remote while the remote is away, as long as
