@@ -22,8 +22,10 @@ import (
 type sparse struct {
 	turn chan struct{} // holds a token while somebody decides what is held
 
-	mu       sync.Mutex // guards all below
-	loader   *store.HookLoader
+	loadMu sync.Mutex // held while hooks are loaded; guards loader; acquired before mu
+	loader *store.HookLoader
+
+	mu       sync.Mutex    // guards all below
 	expected chan struct{} // closed when hooks have been loaded, or could not be; nil if nobody said they will be
 	since    time.Time     // when they began to be expected
 	held     []store.ID    // in the order in which they came
@@ -64,18 +66,17 @@ func (c *Cache) ExpectHooks() {
 }
 
 // LearnHooks brings what commits up to heads announce into the index. What cannot
-// be read for good is passed over, and is an *store.ObjectError. It is called from
-// one goroutine.
+// be read for good is passed over, and is an *store.ObjectError.
 func (c *Cache) LearnHooks(ctx context.Context, heads []store.Head) error {
 	s := c.sparse
-	s.mu.Lock()
+	s.loadMu.Lock()
+	defer s.loadMu.Unlock()
 	if s.loader == nil {
 		st := c.State()
 		s.loader = c.repo.NewHookLoader(c.index, store.HookLoaderOptions{
 			Client: st.Client, Incarnation: st.Incarnation, Room: c.dbRoom, Condemned: c.isForbidden,
 		})
 	}
-	s.mu.Unlock()
 	err := s.loader.Load(ctx, heads)
 	s.mu.Lock()
 	defer s.mu.Unlock()
