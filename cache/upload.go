@@ -306,7 +306,7 @@ func (c *Cache) loadSpool() error {
 			c.fsys.Remove("spool/" + info.Name) // not finished
 			continue
 		}
-		if err := c.loadSpooled(n, info.Size); errors.Is(err, store.ErrCorrupt) {
+		if err := c.loadSpooled(n, info.Size); errors.Is(err, store.ErrCorrupt) && !errors.Is(err, store.ErrEpoch) {
 			// Its chunks are packed anew if the log still has them.
 			c.trouble(err)
 			c.fsys.Remove(spoolName(n))

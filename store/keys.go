@@ -204,8 +204,7 @@ func (c *keyChange) load(ctx context.Context) (err error) {
 			c.listed = append(c.listed, s)
 		}
 	}
-	c.r.objects = c.objects
-	return nil
+	return c.r.replaceObjects(c.objects, keys)
 }
 
 // isThere reports whether the object of a slot exists. Its name decides, not the listing: that may be behind.

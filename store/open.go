@@ -21,6 +21,10 @@ type OpenOptions struct {
 	// State is what ExportState returned for the same repository. With it, Open asks the storage for nothing: a
 	// password that was good then is good. Default: none.
 	State []byte
+
+	// KeepKeys is called with what ExportState returns when keys have been added, before anything is sealed under them. If it
+	// fails they are not used. Default: nothing.
+	KeepKeys func(state []byte) error
 }
 
 // Open opens the repository on st. It returns ErrNoRepository if there is nothing of ours, ErrPassword if no key slot
@@ -42,6 +46,9 @@ func Open(ctx context.Context, st remote.Storage, password []byte, o *OpenOption
 	r, err := objects.open(st, password)
 	if err != nil {
 		return nil, fmt.Errorf("open repository %s: %w", objects.id, err)
+	}
+	if o != nil {
+		r.keep = o.KeepKeys
 	}
 	return r, nil
 }
@@ -193,6 +200,7 @@ func (o *openObjects) open(st remote.Storage, password []byte) (*Repository, err
 		r.forbidWriting(fmt.Errorf("repository has features %#x: %w", features.ReadOnly, ErrReadOnly))
 	}
 	r.objects, r.identity = o, identity
+	r.keys.reload = r.ReloadKeys
 	return r, nil
 }
 

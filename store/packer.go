@@ -242,7 +242,7 @@ func (p *Packer) put(g *groupBuffer, i, j int, group []byte) {
 func (p *Packer) seal(ctx context.Context, full bool) error {
 	s := p.open
 	p.open = nil
-	sealed, err := p.repo.blocks.seal(p.repo.keys, s, full)
+	sealed, err := p.repo.blocks.seal(p.repo.keys.now.Load(), s, full)
 	if err != nil {
 		return fmt.Errorf("seal multichunk %v: %w", s.name, err)
 	}

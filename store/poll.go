@@ -26,6 +26,9 @@ import (
 // incarnations among the heads: one that is ahead of what it has published means that its local state was copied or
 // restored.
 func (r *Repository) Poll(ctx context.Context, t *Trust) ([]Head, error) {
+	if err := r.ReloadKeys(ctx); err != nil && !errors.Is(err, errKeep) {
+		return nil, err // or what is sealed under newer keys would be damage
+	}
 	chains, err := r.listChains(ctx)
 	if err != nil {
 		return nil, err

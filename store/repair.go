@@ -319,7 +319,7 @@ func (r *Repository) sealPieces(n Name, p *pieces) ([]byte, error) {
 		g.out = out
 		r.blocks.groups.Put(g)
 	}
-	sealed, err := r.blocks.seal(r.keys, s, false)
+	sealed, err := r.blocks.seal(r.keys.now.Load(), s, false)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ type Config struct {
 type Repository struct {
 	st       remote.Storage
 	cfg      Config
-	keys     *seal.Keyring
+	keys     *keyring
 	chunkers [3]chunking.Chunker
 	blocks   *blocks
 	chunkIDs *hashPool
@@ -61,9 +61,10 @@ type Repository struct {
 	featuresMu sync.Mutex // guards readOnly
 	readOnly   error
 
-	keyMu    sync.Mutex     // serializes changes of slots, and guards what follows
-	identity *seal.Identity // the slot that was opened
-	objects  *openObjects   // as last read
+	keep     func(state []byte) error // OpenOptions.KeepKeys
+	keyMu    sync.Mutex               // serializes changes of slots, and guards what follows
+	identity *seal.Identity           // the slot that was opened
+	objects  *openObjects             // as last read
 }
 
 // newRepository returns the repository with the given keys, without any look at st.
@@ -81,7 +82,7 @@ func newRepository(st remote.Storage, keys *seal.Keyring, cfg Config) (*Reposito
 	return &Repository{
 		st:       st,
 		cfg:      cfg,
-		keys:     keys,
+		keys:     newKeyringOf(keys),
 		chunkers: chunkers,
 		blocks:   blocks,
 		chunkIDs: newHashPool(keys.Derive("chunk ids")),

@@ -110,7 +110,7 @@ func (a *app) check(ctx context.Context, url string, o checkOptions) error {
 	if err != nil {
 		return err
 	}
-	repo, err := openWithin(ctx, openWait, st, password)
+	repo, err := openWithin(ctx, openWait, st, password, nil)
 	if err != nil {
 		return err
 	}

@@ -14,12 +14,14 @@ func (a *app) keyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
 		Short: "Manage the passwords of a repository",
-		Long: "A repository is opened by any of its key slots; each has a password of its own. The commands here need one of\n" +
-			"these passwords.",
+		Long: "A repository is opened by any of its key slots; each has a password of its own, or a key file: any file that is given as\n" +
+			"--password-file, of whose content one newline at the end does not count. The commands here need one of these passwords.",
+		Example: "  head -c 32 /dev/urandom | base64 >backup.key\n" +
+			"  dedupfs key add --name backup --new-password-file backup.key",
 		Args: cobra.NoArgs,
 		RunE: showHelp,
 	}
-	cmd.AddCommand(a.keyListCommand(), a.keyAddCommand(), a.keyRemoveCommand(), a.keyPasswdCommand(), a.keyRecoveryCommand())
+	cmd.AddCommand(a.keyListCommand(), a.keyAddCommand(), a.keyRemoveCommand(), a.keyPasswdCommand(), a.keyRecoveryCommand(), a.keyRotateCommand())
 	return cmd
 }
 
@@ -47,24 +49,31 @@ type slotJSON struct {
 	Created  time.Time `json:"created"`
 	Recovery bool      `json:"recovery"`
 	Current  bool      `json:"current"` // opened by the password in use
+	Removed  bool      `json:"removed"` // but the storage has refused to delete it
 }
 
 func (a *app) printSlots(slots []store.Slot) error {
 	if a.g.json {
 		list := []slotJSON{}
 		for _, s := range slots {
-			list = append(list, slotJSON{s.ID, s.Name, s.Created, s.Recovery, s.Current})
+			list = append(list, slotJSON{s.ID, s.Name, s.Created, s.Recovery, s.Current, s.Removed})
 		}
 		return a.printJSON(list)
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "\tID\tNAME\tCREATED")
+	fmt.Fprintln(w, "\tID\tNAME\tKIND\tCREATED")
 	for _, s := range slots {
-		mark := ""
+		mark, kind := "", "password"
 		if s.Current {
 			mark = "*"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", mark, s.ID, escape(s.Name), s.Created.Local().Format(time.DateTime))
+		switch {
+		case s.Removed:
+			kind = "removed, but the storage refused to delete it"
+		case s.Recovery:
+			kind = "recovery key"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", mark, s.ID, escape(s.Name), kind, s.Created.Local().Format(time.DateTime))
 	}
 	return w.Flush()
 }
@@ -157,6 +166,32 @@ func (a *app) keyRecoveryCommand() *cobra.Command {
 					return err
 				}
 				return a.printRecovery(printable)
+			})
+		},
+	}
+}
+
+func (a *app) keyRotateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rotate",
+		Short: "Seal what is written from now on under a new key",
+		Long: "Begin a new key. Everything that is written from now on is sealed under it, by this machine at once and by mounts within\n" +
+			"a minute. No other password is needed or changes. Do this after `dedupfs key remove`: a removed password cannot open what\n" +
+			"is sealed under later keys, even for somebody who has kept a copy of the repository. What was sealed before can be read\n" +
+			"with old copies for ever; nothing can change that.",
+		Example: "  dedupfs key remove laptop && dedupfs key rotate",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withRepository(cmd.Context(), func(r *store.Repository) error {
+				if err := r.RotateKey(cmd.Context()); err != nil {
+					return err
+				}
+				_, newest := r.Epochs()
+				if a.g.json {
+					return a.printJSON(map[string]uint32{"key": newest})
+				}
+				a.say("what is written from now on is sealed under key number %d", newest)
+				return nil
 			})
 		},
 	}

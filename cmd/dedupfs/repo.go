@@ -93,7 +93,8 @@ func (a *app) openRepository(ctx context.Context, url string, password []byte) (
 	if unknown != nil {
 		wait = openWait
 	}
-	r, err := openWithin(ctx, wait, st, password)
+	keep := func(state []byte) error { return keepKnown(known, state) }
+	r, err := openWithin(ctx, wait, st, password, keep)
 	if err == nil {
 		r.SetPacer(&a.pace)
 		return &repository{r, st, false}, keepKnown(known, r.ExportState())
@@ -102,18 +103,18 @@ func (a *app) openRepository(ctx context.Context, url string, password []byte) (
 		return nil, err
 	}
 	a.say("the storage does not answer; going on with what is on this machine")
-	r, err = store.Open(ctx, st, password, &store.OpenOptions{State: state})
+	r, err = store.Open(ctx, st, password, &store.OpenOptions{State: state, KeepKeys: keep})
 	if err == nil {
 		r.SetPacer(&a.pace)
 	}
 	return &repository{r, st, true}, err
 }
 
-// openWithin opens the repository on st, which may take as long as wait.
-func openWithin(ctx context.Context, wait time.Duration, st *remote.Remote, password []byte) (*store.Repository, error) {
+// openWithin opens the repository on st, which may take as long as wait. Keys that are added later go to keep, which may be nil.
+func openWithin(ctx context.Context, wait time.Duration, st *remote.Remote, password []byte, keep func([]byte) error) (*store.Repository, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return store.Open(ctx, st, password, nil)
+	return store.Open(ctx, st, password, &store.OpenOptions{KeepKeys: keep})
 }
 
 // cacheRoot returns the directory that holds the local state of all repositories.

@@ -69,6 +69,19 @@ func (k *Keyring) Union(other *Keyring) *Keyring {
 	return newKeyring(k.repository, k.root, epochs)
 }
 
+// NextEpoch returns the keyring with one more epoch, under which it seals from then on.
+func (k *Keyring) NextEpoch() (*Keyring, error) {
+	if len(k.epochs) >= maxEpochs {
+		return nil, fmt.Errorf("keyring: %d epochs: no more than %d", len(k.epochs), maxEpochs)
+	}
+	epochs := maps.Clone(k.epochs)
+	epochs[newEpoch(uint32(k.current>>32)+1)] = randomKey()
+	return newKeyring(k.repository, k.root, epochs), nil
+}
+
+// Epochs returns how many epochs k has, and the number of the newest.
+func (k *Keyring) Epochs() (n int, newest uint32) { return len(k.epochs), uint32(k.current >> 32) }
+
 // Derive returns the key for purpose. It is the same in every epoch. Purposes are constants of the program, listed in
 // FORMAT.md.
 func (k *Keyring) Derive(purpose string) Key {
