@@ -291,6 +291,8 @@ func (s *session) handler() http.Handler {
 	listQuery.serve(mux, s)
 	changeQuery.serve(mux, s)
 	forgetQuery.serve(mux, s)
+	usageQuery.serve(mux, s)
+	duQuery.serve(mux, s)
 	diffQuery.serve(mux, s)
 	historyQuery.serve(mux, s)
 	findQuery.serve(mux, s)
