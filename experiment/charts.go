@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"image/color"
+	"math"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -60,10 +61,10 @@ func Draw(name string, a Axes, series []Series) (Chart, error) {
 		}
 	}
 	if a.LogX {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		makeLog(&p.X)
 	}
 	if a.LogY {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		makeLog(&p.Y)
 	}
 	if a.Ticks != nil {
 		p.X.Tick.Marker = plot.ConstantTicks(a.Ticks)
@@ -86,6 +87,15 @@ func Draw(name string, a Axes, series []Series) (Chart, error) {
 		svg = svg[i:] // the prolog is for files, and not needed there
 	}
 	return Chart{Name: name, Title: a.Title, SVG: svg}, nil
+}
+
+// makeLog gives an axis a logarithmic scale of whole decades, whose values must be positive.
+func makeLog(a *plot.Axis) {
+	a.Scale, a.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+	a.Min, a.Max = math.Pow(10, math.Floor(math.Log10(a.Min))), math.Pow(10, math.Ceil(math.Log10(a.Max)))
+	if a.Min == a.Max {
+		a.Max *= 10
+	}
 }
 
 func addSeries(p *plot.Plot, i int, s Series) error {

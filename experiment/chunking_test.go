@@ -106,3 +106,26 @@ func TestWithPause(t *testing.T) {
 		t.Errorf("without them: %v s", back.Sum.Seconds)
 	}
 }
+
+func TestReconstruct(t *testing.T) {
+	dir := plainVersions(t)
+	for _, kb := range []int{125, 8192} {
+		list, err := Reconstruct(t.Context(), dir, kb, []int{1, 2, 0, 99})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) != 3 || list[2].Lacks != 3 {
+			t.Fatalf("%d results, want those of 1, 2 and all versions", len(list))
+		}
+		if none := list[0]; none.Needed != 0 || none.Full.Bytes != 0 || none.Ranged.Requests != 0 {
+			t.Errorf("the last version is equal, and %+v is fetched", none)
+		}
+		some, all := list[1], list[2]
+		if some.Needed == 0 || some.Needed > 60_000 || some.Ranged.Bytes > some.Full.Bytes {
+			t.Errorf("for an insertion %d bytes are needed, %d fetched whole, %d by range", some.Needed, some.Full.Bytes, some.Ranged.Bytes)
+		}
+		if all.Needed < 1_000_000 || all.Full.Bytes < 400_000 || all.Full.Seconds[0] <= all.Full.Seconds[1] {
+			t.Errorf("for all %d bytes are needed, %d fetched, in %v s", all.Needed, all.Full.Bytes, all.Full.Seconds)
+		}
+	}
+}

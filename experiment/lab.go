@@ -32,6 +32,8 @@ type lab struct {
 	files map[uint64][]store.ID     // chunks of each content, by its hash
 	size  map[store.Name]multichunk // of data
 
+	lengths map[store.ID]int // of chunks; nil if nobody wants to know
+
 	now     Account // of the version in work
 	fresh   []*freshFile
 	current *freshFile
@@ -40,8 +42,8 @@ type lab struct {
 
 // multichunk is what is kept of one.
 type multichunk struct {
-	wire   int   // bytes
-	groups int64 // bytes of the groups in it
+	wire  int   // bytes
+	plain int64 // bytes of the chunks in it
 }
 
 // freshFile is a content that was not there before.
@@ -206,8 +208,9 @@ func (l *lab) sealed(_ context.Context, m *store.Sealed) error {
 	for i := range m.Table {
 		e := &m.Table[i]
 		l.place[e.ID] = e.Hint
-		if i == 0 || e.Hint != m.Table[i-1].Hint {
-			mc.groups += int64(e.Hint.Len)
+		mc.plain += int64(e.Len)
+		if l.lengths != nil {
+			l.lengths[e.ID] = int(e.Len)
 		}
 	}
 	l.size[m.Name] = mc

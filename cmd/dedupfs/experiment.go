@@ -29,7 +29,7 @@ func (a *app) experimentCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: showHelp,
 	}
-	cmd.AddCommand(a.experimentChunkingCommand(), a.experimentMeasureCommand())
+	cmd.AddCommand(a.experimentChunkingCommand(), a.experimentReconstructionCommand(), a.experimentUploadCommand(), a.experimentMeasureCommand())
 	return cmd
 }
 

@@ -79,3 +79,35 @@ func TestExperimentChunking(t *testing.T) {
 		t.Errorf("a configuration that is none = %d", code)
 	}
 }
+
+func TestExperimentLines(t *testing.T) {
+	set, out := filepath.Join(t.TempDir(), "set"), filepath.Join(t.TempDir(), "out")
+	if err := os.MkdirAll(filepath.Join(set, "v0"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(set, "v0", "file"), bytes.Repeat([]byte("some text "), 10_000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"experiment", "reconstruction", "--out", out, "--multichunks", "125,1024", set}, &stdout, &stderr); code != exitDone {
+		t.Fatalf("reconstruction = %d, %s", code, stderr.String())
+	}
+	if !strings.Contains(stdout.String(), "125 KiB") {
+		t.Errorf("no table:\n%s", stdout.String())
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	if code := run(t.Context(), []string{"experiment", "upload", "--out", out, "--protocols", "webdav", "--sizes", "16", "--parallel", "4", "--each", "0s"}, &stdout, &stderr); code != exitDone {
+		t.Fatalf("upload = %d, %s", code, stderr.String())
+	}
+	if left, err := os.ReadDir(os.Getenv("TMPDIR")); err != nil || len(left) != 0 {
+		t.Errorf("the servers have left %v, %v", left, err)
+	}
+	for _, name := range []string{"reconstruction.json", "set-reconstruction.svg", "upload.json", "upload-1.svg", "upload-3.svg"} {
+		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if code := run(t.Context(), []string{"experiment", "upload", "--protocols", "gopher"}, &stdout, &stderr); code != exitUsage {
+		t.Errorf("a protocol that is none = %d", code)
+	}
+}
