@@ -174,6 +174,7 @@ type Cache struct {
 	wires        *wires
 	lost         *lost
 	heal         *healer
+	moved        movedTables
 	sparse       *sparse
 	chunkFlights flights[store.ID, []byte]
 	nodeFlights  flights[store.ID, *store.Node]

@@ -64,6 +64,11 @@ func (c *Cache) chunkFromHints(ctx context.Context, ref store.Ref, errs error) (
 			break
 		}
 	}
+	if h := ref.Hint; ctx.Err() == nil && store.IsLost(errs) && c.hasMoved(ctx, ref.ID, &h) {
+		if b, err := c.chunkFromMultichunk(ctx, ref.ID, h); err == nil {
+			return b, nil
+		}
+	}
 	if ctx.Err() == nil && store.IsLost(errs) {
 		b, err := c.searchChunk(ctx, ref, hints)
 		if err == nil {
@@ -109,7 +114,12 @@ func (c *Cache) placeOf(id store.ID) (place Place) {
 // hintsOf returns where ref may lie, the most likely first.
 func (c *Cache) hintsOf(ref store.Ref) []store.Hint {
 	var hints []store.Hint
-	for _, h := range []store.Hint{c.Hint(ref.ID), c.heal.place(ref.ID), ref.Hint} {
+	known := []store.Hint{c.Hint(ref.ID), c.heal.place(ref.ID), ref.Hint}
+	moved := make([]store.Hint, 0, len(known))
+	for _, h := range known {
+		moved = append(moved, c.movedHint(c.ctx, ref.ID, h))
+	}
+	for _, h := range append(moved, known...) {
 		if !h.IsZero() && !slices.Contains(hints, h) {
 			hints = append(hints, h)
 		}
@@ -440,7 +450,15 @@ func (c *Cache) fetchNode(ctx context.Context, ref store.Ref) (*store.Node, erro
 	if h.IsZero() {
 		return nil, fmt.Errorf("node %v: %w", ref.ID, store.ErrNotFound)
 	}
+	if moved := c.movedHint(ctx, ref.ID, h); !moved.IsZero() {
+		if b, err := c.nodeFrom(ctx, ref.ID, moved); err == nil {
+			return c.keepNode(ref.ID, b)
+		}
+	}
 	b, err := c.nodeFrom(ctx, ref.ID, h)
+	if ctx.Err() == nil && err != nil && store.IsLost(err) && c.hasMoved(ctx, ref.ID, &h) {
+		b, err = c.nodeFrom(ctx, ref.ID, h)
+	}
 	if ctx.Err() == nil && err != nil && store.IsLost(err) {
 		elsewhere, searchErr := c.search(ctx, ref, []store.Hint{h}, func(h store.Hint) ([]byte, error) { return c.nodeFrom(ctx, ref.ID, h) })
 		if searchErr == nil || !store.IsLost(searchErr) {

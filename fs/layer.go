@@ -2,7 +2,6 @@ package fs
 
 import (
 	"math"
-	"slices"
 
 	"github.com/dedupfs/dedupfs/cache"
 	"github.com/tidwall/btree"
@@ -58,16 +57,23 @@ func (l *layer) put(e extent) {
 	if e.n == 0 {
 		return
 	}
-	es := l.overlapping(e.off, e.end())
-	if len(es) == 1 && es[0].off == e.off && es[0].n == e.n && !es[0].hole && !e.hole {
-		// Blocks of a file are mostly written again as they were written before.
-		l.log.Retain(e.pos, e.n)
-		l.ext.Set(e)
-		l.log.Release(es[0].pos, e.n)
-		return
+	if !l.replace(e) {
+		l.remove(e.off, e.end())
+		l.add(e)
 	}
-	l.cut(es, e.off, e.end())
-	l.add(e)
+}
+
+// replace lays e over one extent of the same bytes, and reports whether there is one: blocks of a file are mostly written
+// again as they were written before.
+func (l *layer) replace(e extent) bool {
+	old, ok := l.ext.Get(e)
+	if !ok || old.n != e.n || old.hole || e.hole {
+		return false
+	}
+	l.log.Retain(e.pos, e.n)
+	l.ext.Set(e)
+	l.log.Release(old.pos, old.n)
+	return true
 }
 
 func (l *layer) add(e extent) {
@@ -87,11 +93,8 @@ func (l *layer) drop(e extent) {
 }
 
 // remove takes everything in [lo, hi) out.
-func (l *layer) remove(lo, hi int64) { l.cut(l.overlapping(lo, hi), lo, hi) }
-
-// cut takes [lo, hi) out of es, which are all that touch it.
-func (l *layer) cut(es []extent, lo, hi int64) {
-	for _, e := range es {
+func (l *layer) remove(lo, hi int64) {
+	for _, e := range l.overlapping(lo, hi) {
 		// What stays is added before the whole goes, so that its bytes are retained all the time.
 		var keep []extent
 		if e.off < lo {
@@ -118,14 +121,22 @@ func (l *layer) cut(es []extent, lo, hi int64) {
 // overlapping returns the extents that touch [lo, hi), in order.
 func (l *layer) overlapping(lo, hi int64) []extent {
 	var es []extent
-	l.ext.Descend(extent{off: hi - 1}, func(e extent) bool {
-		if e.end() <= lo {
+	l.ext.Descend(extent{off: lo}, func(e extent) bool {
+		if e.off < lo && e.end() > lo {
+			es = append(es, e)
+		}
+		return e.off >= lo
+	})
+	if len(es) == 1 && es[0].end() >= hi {
+		return es
+	}
+	l.ext.Ascend(extent{off: lo}, func(e extent) bool {
+		if e.off >= hi {
 			return false
 		}
 		es = append(es, e)
 		return true
 	})
-	slices.Reverse(es)
 	return es
 }
 

@@ -126,6 +126,9 @@ func (m *member) read(ctx context.Context) error {
 	v := m.v
 	if v.opt.ReadOnly {
 		_, _, err := m.cond.Read(ctx, v.repo, nil)
+		if err == nil {
+			err = v.ca.LearnMoves(ctx)
+		}
 		return err
 	}
 	if err := m.register(ctx); err != nil {
@@ -147,6 +150,9 @@ func (m *member) read(ctx context.Context) error {
 		return fmt.Errorf("read what is to be deleted: %w", err)
 	}
 	v.ca.AllowProbes()
+	if err := v.ca.LearnMoves(ctx); err != nil && offline(err) {
+		return err
+	}
 	st := v.ca.State()
 	m.mu.Lock()
 	m.known, m.present = true, present

@@ -110,6 +110,7 @@ type Volume struct {
 	snapshots *snapshotViews
 	follower  *follower
 	member    *member
+	gc        gcer
 	roots     *contentRoots
 	learner   *learner
 	space     *spaceTeller

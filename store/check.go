@@ -85,7 +85,7 @@ func (r *Repository) check(ctx context.Context, o *CheckOptions) (*checker, erro
 		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
 	c.spares, c.hooksOf = spares{c: c}, map[Name][]fingerprint{}
 	for _, stage := range []func(context.Context) error{
-		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkCommits, c.checkMultichunks, c.checkTrees,
+		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkMoves, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
 		if err := stage(ctx); err != nil {
 			return nil, err
@@ -100,7 +100,7 @@ type checker struct {
 	o CheckOptions
 
 	// What has been listed.
-	keys, keyrings, repositories, registrations, notices, hooks []string
+	keys, keyrings, repositories, registrations, notices, hooks, moves []string
 	commits                                                     map[chain]map[Seq][]string
 	sizes                                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
@@ -261,6 +261,15 @@ func (c *checker) checkNotices(ctx context.Context) error {
 	return each(ctx, c, "notices", parallel, c.notices, func(ctx context.Context, name string) error {
 		return c.small(ctx, name, func(wire []byte) error {
 			_, err := c.r.openNotice(name, wire)
+			return err
+		})
+	})
+}
+
+func (c *checker) checkMoves(ctx context.Context) error {
+	return each(ctx, c, "moves", parallel, c.moves, func(ctx context.Context, name string) error {
+		return c.small(ctx, name, func(wire []byte) error {
+			_, err := c.r.openMove(name, wire)
 			return err
 		})
 	})

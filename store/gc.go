@@ -20,15 +20,18 @@ type CollectOptions struct {
 	// machine: too slow is safe. Default: the runtime's monotonic clock.
 	Running func() time.Duration
 
-	// AllowMost lets more than half of the multichunks be condemned. Default false.
+	// AllowMost lets more than half of the repository be condemned. Default false.
 	AllowMost bool
+
+	// Progress is told how many of the multichunks have been looked at. Default: nobody.
+	Progress func(done, total int64, stage string)
 
 	rules collectRules
 }
 
 // collectRules are the rules of collecting; each is broken in a test to see that it is needed. The zero value keeps all.
 type collectRules struct {
-	noAcks, noSecondMark, noSettling, noSecondLook, noUnseen, noBases, noHeld, noSnapshots, ignoreErrors bool
+	noAcks, noSecondMark, noSettling, noSecondLook, noUnseen, noBases, noHeld, noSnapshots, ignoreErrors, condemnedCovers bool
 }
 
 // A Collector collects garbage: it condemns multichunks that nobody needs, and deletes what was condemned once every client goes by
@@ -40,6 +43,8 @@ type Collector struct {
 
 	looked   *survey       // by Look; nil before, and after what it found has been used up
 	lookedAt time.Duration // running time at its end
+	sizes    map[Name]int64
+	packed   func(*Sealed) // told of what regrouping stores, by tests
 }
 
 // NewCollector returns a Collector that has not looked yet.
@@ -62,14 +67,36 @@ type Condemnation struct {
 	Condemned   int // before, by notices that are still there
 	Unreadable  int // with a table that cannot be read; they are left alone
 	Garbage     []Name
-	Notice      *Notice // nil if there was nothing to tell, or it was not wanted
+
+	Bytes          int64 // on the remote, of all multichunks that are listed
+	CondemnedBytes int64 // of those that were condemned before and that nothing needs
+	Regrouped      Regrouped
+	Spared         int // of those that were condemned before and are needed even so
+	GarbageBytes   int64
+	Notice         *Notice // nil if there was nothing to tell, or it was not wanted
 }
 
-// Plan finds what Condemn would condemn, and changes nothing.
-func (c *Collector) Plan(ctx context.Context) (*Condemnation, error) {
-	p, err := c.plan(ctx)
+// SetProgress says whom to tell how far it is.
+func (c *Collector) SetProgress(fn func(done, total int64, stage string)) { c.o.Progress = fn }
+
+// AllowMost sets CollectOptions.AllowMost.
+func (c *Collector) AllowMost(allow bool) { c.o.AllowMost = allow }
+
+// HasLooked reports whether Look was called.
+func (c *Collector) HasLooked() bool { return c.looked != nil }
+
+// Plan finds what Condemn would condemn, or CondemnAndRegroup unless o is nil, and changes nothing.
+func (c *Collector) Plan(ctx context.Context, o *RegroupOptions) (*Condemnation, error) {
+	p, err := c.plan(ctx, o != nil)
 	if err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
+	if o != nil {
+		for _, q := range c.r.choose(p.partial, o) {
+			p.found.Regrouped.From++
+			p.found.Regrouped.FromBytes += q.size
+			p.found.Regrouped.Live += q.needed()
+		}
 	}
 	return p.found, nil
 }
@@ -78,13 +105,32 @@ func (c *Collector) Plan(ctx context.Context) (*Condemnation, error) {
 // one without any if clients keep states alive only by not having heard of newer ones: answering it, they say that they have.
 // An error of any kind means that nothing was condemned, or that a notice may have been published; neither does harm.
 func (c *Collector) Condemn(ctx context.Context, evict ...Incarnation) (*Condemnation, error) {
-	p, err := c.plan(ctx)
+	return c.CondemnAndRegroup(ctx, nil, evict...)
+}
+
+// CondemnAndRegroup is Condemn, and before that stores anew what is needed of multichunks that are mostly unused, or small, unless o is
+// nil: then these are garbage too. That they have moved is published; no tree is changed.
+func (c *Collector) CondemnAndRegroup(ctx context.Context, o *RegroupOptions, evict ...Incarnation) (*Condemnation, error) {
+	p, err := c.plan(ctx, o != nil)
 	if err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
 	found := p.found
-	if 2*len(found.Garbage) > found.Multichunks && !c.o.AllowMost {
-		return found, fmt.Errorf("collect garbage: %d of %d multichunks: %w", len(found.Garbage), found.Multichunks, ErrTooMuch)
+	if err := c.tooMuch(found); err != nil {
+		return found, err
+	}
+	if o != nil {
+		free, err := c.regroup(ctx, p.m, c.r.choose(p.partial, o), o, &found.Regrouped)
+		if err != nil {
+			return nil, fmt.Errorf("collect garbage: %w", err)
+		}
+		for _, q := range free {
+			if !q.spared { // it is condemned already
+				found.Garbage = append(found.Garbage, q.name)
+				found.GarbageBytes += q.size
+			}
+		}
+		slices.SortFunc(found.Garbage, compareNames)
 	}
 	n := &Notice{Condemned: found.Garbage[:min(len(found.Garbage), maxCondemned)]}
 	if n.Evicted, err = p.s.evictions(evict); err != nil {
@@ -98,6 +144,14 @@ func (c *Collector) Condemn(ctx context.Context, evict ...Incarnation) (*Condemn
 	}
 	found.Notice = n
 	return found, nil
+}
+
+// tooMuch returns an error if more than half of the repository's bytes are garbage and that was not allowed.
+func (c *Collector) tooMuch(found *Condemnation) error {
+	if c.o.AllowMost || 2*found.GarbageBytes <= found.Bytes {
+		return nil
+	}
+	return fmt.Errorf("collect garbage: %d of %d multichunks: %w", len(found.Garbage), found.Multichunks, ErrTooMuch)
 }
 
 // evictions returns the last commits that count of the incarnations to be evicted.
@@ -153,12 +207,13 @@ func (c *Collector) survey(ctx context.Context) (*survey, error) {
 
 // A plan is what Condemn goes by.
 type plan struct {
-	found *Condemnation
-	s     *survey
-	m     *marks
+	found   *Condemnation
+	s       *survey
+	m       *marks
+	partial []partial // of which something is needed
 }
 
-func (c *Collector) plan(ctx context.Context) (*plan, error) {
+func (c *Collector) plan(ctx context.Context, tables bool) (*plan, error) {
 	s, err := c.survey(ctx)
 	if err != nil {
 		return nil, err
@@ -168,14 +223,23 @@ func (c *Collector) plan(ctx context.Context) (*plan, error) {
 		return nil, err
 	}
 	found := &Condemnation{}
-	err = c.r.eachMultichunk(ctx, func(n Name, size int64) error {
+	p := &plan{found: found, s: s, m: m}
+	err = c.r.showMultichunks(ctx, c.o.Progress, func(n Name, size int64) error {
 		found.Multichunks++
-		if slices.ContainsFunc(s.notices, func(notice *Notice) bool { return notice.condemns(n) }) {
+		found.Bytes += max(size, 0)
+		condemned := s.condemns(n)
+		needed, err := c.look(ctx, p, n, size, tables)
+		if condemned {
 			found.Condemned++
-			return nil
 		}
-		needed, err := m.needs(ctx, n, size)
 		switch {
+		case condemned && (needed || err != nil):
+			found.Spared++
+			if err != nil && !aboutObject(err) {
+				return err
+			}
+		case condemned:
+			found.CondemnedBytes += max(size, 0)
 		case aboutObject(err):
 			found.Unreadable++
 		case err != nil:
@@ -184,6 +248,7 @@ func (c *Collector) plan(ctx context.Context) (*plan, error) {
 			found.Needed++
 		default:
 			found.Garbage = append(found.Garbage, n)
+			found.GarbageBytes += max(size, 0)
 		}
 		return nil
 	})
@@ -191,11 +256,50 @@ func (c *Collector) plan(ctx context.Context) (*plan, error) {
 		return nil, err
 	}
 	slices.SortFunc(found.Garbage, compareNames)
-	return &plan{found, s, m}, nil
+	return p, nil
+}
+
+// look is marks.needs. With tables it also notes how much of the multichunk is needed.
+func (c *Collector) look(ctx context.Context, p *plan, n Name, size int64, tables bool) (bool, error) {
+	if !tables {
+		return p.m.needs(ctx, n, size)
+	}
+	kind, table, err := c.r.ReadTable(c.r.RemoteReader(ctx, n), size, n)
+	if errors.Is(err, remote.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	lacking, err := p.m.lacking(ctx, n, table)
+	if err != nil {
+		return false, err
+	}
+	_, hinted := p.m.hinted[n]
+	if len(lacking) == 0 && hinted && len(c.r.MovedTo(n)) == 0 {
+		return true, nil // for no good reason, but so it is said
+	}
+	if len(lacking) == 0 {
+		return false, nil
+	}
+	q := partial{name: n, kind: kind, size: size, spared: p.s.condemns(n)}
+	for _, e := range table {
+		q.total += int64(e.Len)
+	}
+	for _, e := range lacking {
+		q.live += int64(e.Len)
+	}
+	p.partial = append(p.partial, q)
+	return true, nil
 }
 
 // eachMultichunk lists all multichunks and calls fn with each once.
 func (r *Repository) eachMultichunk(ctx context.Context, fn func(n Name, size int64) error) error {
+	return r.showMultichunks(ctx, nil, fn)
+}
+
+// showMultichunks is eachMultichunk, and tells how far it is.
+func (r *Repository) showMultichunks(ctx context.Context, progress func(done, total int64, stage string), fn func(n Name, size int64) error) error {
 	dirs := map[string]bool{}
 	err := r.st.List(ctx, dataDir, func(e remote.Entry) error {
 		if _, ok := parseNumber(e.Name, 2); ok && e.Dir {
@@ -206,7 +310,10 @@ func (r *Repository) eachMultichunk(ctx context.Context, fn func(n Name, size in
 	if err != nil && !errors.Is(err, remote.ErrNotExist) {
 		return fmt.Errorf("list %s: %w", dataDir, err)
 	}
-	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+	for i, dir := range slices.Sorted(maps.Keys(dirs)) {
+		if progress != nil {
+			progress(int64(i), int64(len(dirs)), "multichunks")
+		}
 		sizes := map[Name]int64{}
 		err := r.st.List(ctx, dir, func(e remote.Entry) error {
 			if n, ok := parseObjectName(dir + "/" + e.Name); ok && !e.Dir {
@@ -231,6 +338,8 @@ type Waiting struct {
 	Client      ClientID
 	Incarnation Incarnation
 	Last        Head // its newest commit that is known; zero if none
+	Host        string
+	Seen        time.Time // when it was last heard of, by its own clock
 }
 
 // Look begins the second phase: it reads the notices and how far every client is. It returns who has to acknowledge yet before all
@@ -250,8 +359,11 @@ func (c *Collector) Look(ctx context.Context) ([]Waiting, error) {
 	var waiting []Waiting
 	for _, m := range slices.SortedFunc(maps.Keys(missing), compareChains) {
 		w := Waiting{Client: m.client, Incarnation: m.incarnation}
+		if g := s.registered[m]; g != nil {
+			w.Host, w.Seen = g.Host, g.Time
+		}
 		if head := s.heads[m]; head != nil {
-			w.Last = head.Head()
+			w.Last, w.Host, w.Seen = head.Head(), head.Host, head.Time
 		}
 		waiting = append(waiting, w)
 	}
@@ -268,8 +380,9 @@ func (c *Collector) Ready() time.Duration {
 
 // A Deletion is what Delete has done.
 type Deletion struct {
-	Deleted    int // multichunks
-	Needed     int // that are needed after all, and stay
+	Deleted    int   // multichunks
+	Bytes      int64 // of these, as far as they were listed
+	Needed     int   // that are needed after all, and stay
 	Unreadable int
 	Waiting    int // notices that not everybody goes by yet
 	Finished   int // notices of which nothing is left
@@ -283,23 +396,39 @@ func (c *Collector) Delete(ctx context.Context) (*Deletion, error) {
 	}
 	d := &Deletion{}
 	victims, err := c.victims(ctx, c.looked, d)
+	if err == nil && len(victims) > 0 {
+		c.sizes = map[Name]int64{}
+		err = c.r.eachMultichunk(ctx, func(n Name, size int64) error {
+			c.sizes[n] = max(size, 0)
+			return nil
+		})
+	}
 	if err == nil {
 		err = c.delete(ctx, victims, d)
 	}
 	if err != nil {
 		return d, fmt.Errorf("collect garbage: %w", err)
 	}
+	c.looked = nil
 	return d, nil
 }
 
 // delete deletes victims. However long it takes to come to it, they are still what nobody can need.
 func (c *Collector) delete(ctx context.Context, victims []victim, d *Deletion) error {
+	total := 0
+	for _, v := range victims {
+		total += len(v.names)
+	}
 	for _, v := range victims {
 		for _, n := range v.names {
 			if err := c.r.st.Delete(ctx, ObjectName(n)); err != nil {
 				return fmt.Errorf("delete %s: %w", ObjectName(n), err)
 			}
 			d.Deleted++
+			d.Bytes += c.sizes[n]
+			if c.o.Progress != nil {
+				c.o.Progress(int64(d.Deleted), int64(total), "deleting")
+			}
 		}
 		if !v.finished || len(v.notice.Evicted) > 0 {
 			continue // an eviction holds for ever
@@ -333,6 +462,15 @@ func (c *Collector) victims(ctx context.Context, s *survey, d *Deletion) ([]vict
 	m, err := c.r.mark(ctx, s)
 	if err != nil && !c.o.rules.ignoreErrors {
 		return nil, err
+	}
+	// What is condemned by now, by anybody, may go as well: nothing else may go because of it.
+	notices, err := c.r.Notices(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	m.condemned = (&survey{notices: append(notices, s.notices...)}).condemns
+	if c.o.rules.condemnedCovers {
+		m.condemned = func(Name) bool { return false }
 	}
 	var victims []victim
 	for _, n := range due {

@@ -15,11 +15,18 @@ type survey struct {
 	heads   map[chain]*Commit // the newest commit that counts of every incarnation that has one
 	active  map[chain]bool    // incarnations that may need anything: registered or heard of, neither retired nor excused
 
+	registered map[chain]*Registration
+
 	rules collectRules
 }
 
+// condemns reports whether a notice condemns n.
+func (s *survey) condemns(n Name) bool {
+	return slices.ContainsFunc(s.notices, func(notice *Notice) bool { return notice.condemns(n) })
+}
+
 func newSurvey() *survey {
-	return &survey{evicted: map[chain]Head{}, heads: map[chain]*Commit{}, active: map[chain]bool{}}
+	return &survey{evicted: map[chain]Head{}, heads: map[chain]*Commit{}, active: map[chain]bool{}, registered: map[chain]*Registration{}}
 }
 
 // survey reads the notices, and after them registrations and heads: whoever is not among these has read the notices itself.
@@ -37,8 +44,9 @@ func (r *Repository) survey(ctx context.Context) (*survey, error) {
 	if err := Unaccepted(err, s.notices); err != nil {
 		return nil, err
 	}
-	for _, g := range registrations {
+	for i, g := range registrations {
 		s.active[chain{g.Client, g.Incarnation}] = true
+		s.registered[chain{g.Client, g.Incarnation}] = &registrations[i]
 	}
 	if err := s.take(ctx, r, heads); err != nil {
 		return nil, err

@@ -532,7 +532,7 @@ func (sc *simCollector) condemn() {
 
 func (sc *simCollector) condemnAnd(evict []Incarnation) {
 	w := sc.w
-	p, err := sc.c.plan(w.ctx)
+	p, err := sc.c.plan(w.ctx, false)
 	if err != nil {
 		sc.judge(err)
 		return

@@ -56,6 +56,7 @@ type Repository struct {
 	pacer       Pacer         // nil if nobody holds back
 
 	recent        recentCommits
+	moves         moves
 	registrations sync.Map // of *Registration by object name; objects never change
 
 	featuresMu sync.Mutex // guards readOnly

@@ -16,9 +16,10 @@ import (
 // commits themselves where they do not, which it reads once. It writes lists of what has not been listed, and merges them. It is
 // not safe for concurrent use.
 type HookLoader struct {
-	r *Repository
-	x *Index
-	o HookLoaderOptions
+	r    *Repository
+	x    *Index
+	o    HookLoaderOptions
+	self chain
 
 	listed map[chain]seqSpans       // by lists; nil until they have been read
 	lists  map[hookListID]*hookList // without their hooks; none that another contains
@@ -30,10 +31,11 @@ type HookLoader struct {
 
 // HookLoaderOptions are options of NewHookLoader.
 type HookLoaderOptions struct {
-	Client    ClientID        // who loads; it writes lists of its own commits sooner than of others'
-	ReadOnly  bool            // write no lists
-	Room      func() error    // called before the index is written to; an error ends the loading. Default: nothing
-	Condemned func(Name) bool // says what lists need not have any more. Default: nothing
+	Client      ClientID // who loads; it writes lists of its own commits sooner than of others'
+	Incarnation Incarnation
+	ReadOnly    bool            // write no lists
+	Room        func() error    // called before the index is written to; an error ends the loading. Default: nothing
+	Condemned   func(Name) bool // says what lists need not have any more. Default: nothing
 }
 
 // NewHookLoader returns a loader that has read nothing.
@@ -45,12 +47,12 @@ func (r *Repository) NewHookLoader(x *Index, o HookLoaderOptions) *HookLoader {
 		o.Condemned = func(Name) bool { return false }
 	}
 	o.ReadOnly = o.ReadOnly || r.ReadOnly() != nil
-	return &HookLoader{r: r, x: x, o: o}
+	return &HookLoader{r: r, x: x, o: o, self: chain{o.Client, o.Incarnation}}
 }
 
 const (
 	listOwn      = 32   // commits of its own that a client lists together
-	listAll      = 128  // commits of all clients that it lists if nobody else has
+	listOthers   = 128  // commits of another that it lists if nobody else has
 	mergeLists   = 8    // lists of about one size that are merged into one
 	walkWindow   = 1024 // commits that are read before what they announce is put into the index
 	hookParallel = 16
@@ -62,100 +64,28 @@ func (l *HookLoader) Load(ctx context.Context, heads []Head) error {
 	if err := l.x.Load(ctx); err != nil {
 		return err
 	}
-	damage, err := l.load(ctx, heads)
-	if err != nil {
-		return fmt.Errorf("load hooks: %w", err)
-	}
-	return errors.Join(damage...)
-}
-
-func (l *HookLoader) load(ctx context.Context, heads []Head) (damage []error, err error) {
+	var damage []error
 	if l.listed == nil {
 		behind, err := l.behind(heads)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if behind > 0 {
-			if damage, err = l.readLists(ctx); err != nil {
-				return nil, err
+			if err := l.readLists(ctx); err != nil && !aboutObject(err) {
+				return fmt.Errorf("load hooks: %w", err)
+			} else if err != nil {
+				damage = append(damage, err)
 			}
 		}
 	}
-	due, err := l.due(ctx, heads)
-	if err != nil {
-		return nil, err
-	}
-	walks, err := l.walks(heads, due)
-	if err != nil {
-		return nil, err
-	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.SetLimit(hookParallel)
-	for _, w := range walks {
-		group.Go(func() error { return w.run(groupCtx) })
-	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	list := &hookList{covers: map[chain]seqSpans{}}
-	for _, w := range walks {
-		damage = append(damage, w.damage...)
-		if w.gather {
-			list.covers[w.head.chain()] = w.covered
-			list.multichunks = append(list.multichunks, w.gathered...)
-		}
-	}
-	return damage, l.publish(ctx, list)
-}
-
-// due returns the chains whose commits are to be listed: this client's own when they are some, all when they are many and nobody
-// else has listed them.
-func (l *HookLoader) due(ctx context.Context, heads []Head) (due map[chain]bool, err error) {
-	if l.o.ReadOnly || l.listed == nil {
-		return nil, nil
-	}
-	own, all := l.unlisted(heads)
-	if all >= listAll {
-		if _, err := l.readLists(ctx); err != nil {
-			return nil, err
-		}
-		own, all = l.unlisted(heads)
-	}
-	due = map[chain]bool{}
 	for _, h := range heads {
-		due[h.chain()] = all >= listAll || own >= listOwn && h.Client == l.o.Client
-	}
-	return due, nil
-}
-
-// unlisted returns how many commits stand in no list, of this client in all its incarnations, and of all clients.
-func (l *HookLoader) unlisted(heads []Head) (own, all Seq) {
-	for _, h := range heads {
-		n := l.listed[h.chain()].missing(h.Seq).len()
-		all += n
-		if h.Client == l.o.Client {
-			own += n
+		if err := l.follow(ctx, h); err != nil && !aboutObject(err) {
+			return fmt.Errorf("load hooks: %w", err)
+		} else if err != nil {
+			damage = append(damage, err)
 		}
 	}
-	return own, all
-}
-
-// walks returns what has to be read of the commits themselves.
-func (l *HookLoader) walks(heads []Head, due map[chain]bool) (walks []*hookWalk, err error) {
-	for _, h := range heads {
-		learned, err := l.x.learned(h.chain())
-		if err != nil {
-			return nil, err
-		}
-		w := &hookWalk{l: l, head: h, wanted: learned.missing(h.Seq), gather: due[h.chain()]}
-		if w.gather {
-			w.wanted = w.wanted.union(l.listed[h.chain()].missing(h.Seq))
-		}
-		if len(w.wanted) > 0 {
-			walks = append(walks, w)
-		}
-	}
-	return walks, nil
+	return errors.Join(damage...)
 }
 
 // behind returns how many commits the index has not learned yet.
@@ -171,11 +101,10 @@ func (l *HookLoader) behind(heads []Head) (n Seq, err error) {
 }
 
 // readLists puts what hook lists say that have not been read before into the index, the longest lists first: they contain others.
-// It returns the damage of lists apart.
-func (l *HookLoader) readLists(ctx context.Context) (damage []error, err error) {
+func (l *HookLoader) readLists(ctx context.Context) error {
 	sizes, err := l.r.listHookLists(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.listed, l.lists, l.sizes = map[chain]seqSpans{}, map[hookListID]*hookList{}, sizes
 	contained := map[hookListID]bool{}
@@ -183,7 +112,7 @@ func (l *HookLoader) readLists(ctx context.Context) (damage []error, err error) 
 	for id := range sizes {
 		list, err := l.x.list(id)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if list == nil {
 			left = append(left, id)
@@ -201,6 +130,7 @@ func (l *HookLoader) readLists(ctx context.Context) (damage []error, err error) 
 		}
 		return bytes.Compare(a[:], b[:])
 	})
+	var damage error
 	for len(left) > 0 {
 		n := 1
 		for n < len(left) && sizes[left[n]] > sizes[left[0]]/4 {
@@ -208,29 +138,30 @@ func (l *HookLoader) readLists(ctx context.Context) (damage []error, err error) 
 		}
 		wave := slices.DeleteFunc(slices.Clone(left[:n]), func(id hookListID) bool { return contained[id] })
 		left = left[n:]
-		lists, bad, err := l.fetchLists(ctx, wave)
-		if err != nil {
-			return nil, err
+		lists, err := l.fetchLists(ctx, wave)
+		if err != nil && !aboutObject(err) {
+			return err
 		}
-		damage = append(damage, bad...)
+		damage = errors.Join(damage, err)
 		for _, list := range lists {
 			for _, id := range list.contains {
 				contained[id] = true
 			}
 		}
 		if err := l.addLists(ctx, lists); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	for id := range contained {
 		delete(l.lists, id)
 	}
-	return damage, nil
+	return damage
 }
 
-// fetchLists fetches hook lists. Those that are gone are left out, and what is wrong with others is returned apart.
-func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) (lists []*hookList, damage []error, err error) {
-	lists, damage = make([]*hookList, len(ids)), make([]error, len(ids))
+// fetchLists fetches hook lists. Those that are gone are left out, those that are damaged are in the error.
+func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) ([]*hookList, error) {
+	lists := make([]*hookList, len(ids))
+	damage := make([]error, len(ids))
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(hookParallel)
 	for i, id := range ids {
@@ -251,10 +182,9 @@ func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) (lists []
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	lists = slices.DeleteFunc(lists, func(list *hookList) bool { return list == nil })
-	return lists, slices.DeleteFunc(damage, func(err error) bool { return err == nil }), nil
+	return slices.DeleteFunc(lists, func(list *hookList) bool { return list == nil }), errors.Join(damage...)
 }
 
 // addLists puts what lists say into the index, and keeps them without their hooks.
@@ -301,6 +231,41 @@ func (l *HookLoader) Fetched() int64 {
 	return l.fetched
 }
 
+// follow brings what commits up to h announce into the index, as far as it is not there yet, and lists it if that is due.
+func (l *HookLoader) follow(ctx context.Context, h Head) error {
+	learned, err := l.x.learned(h.chain())
+	if err != nil {
+		return err
+	}
+	wanted := learned.missing(h.Seq)
+	due := Seq(listOthers)
+	if h.chain() == l.self {
+		due = listOwn
+	}
+	gather := !l.o.ReadOnly && l.listed != nil && l.listed[h.chain()].missing(h.Seq).len() >= due
+	if gather && h.chain() != l.self {
+		if err := l.readLists(ctx); err != nil && !aboutObject(err) { // others may have listed them by now
+			return err
+		}
+		gather = l.listed[h.chain()].missing(h.Seq).len() >= due
+	}
+	if gather {
+		wanted = wanted.union(l.listed[h.chain()].missing(h.Seq))
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	w := &hookWalk{l: l, head: h, wanted: wanted, gather: gather, list: &hookList{covers: map[chain]seqSpans{}}}
+	err = w.run(ctx)
+	if err != nil && !aboutObject(err) {
+		return err
+	}
+	if gather {
+		err = errors.Join(err, l.publish(ctx, w.list))
+	}
+	return err
+}
+
 // publish puts a list, and merges what has become enough to be merged.
 func (l *HookLoader) publish(ctx context.Context, list *hookList) error {
 	if len(list.covers) == 0 {
@@ -343,8 +308,8 @@ func (l *HookLoader) mergeable() []hookListID {
 
 // merge puts one list in the place of others. Somebody else may do the same: then there are two, and the next merge makes one.
 func (l *HookLoader) merge(ctx context.Context, ids []hookListID) error {
-	lists, _, err := l.fetchLists(ctx, ids)
-	if err != nil {
+	lists, err := l.fetchLists(ctx, ids)
+	if err != nil && !aboutObject(err) {
 		return err
 	}
 	for _, id := range ids {
@@ -371,14 +336,13 @@ type hookWalk struct {
 	l      *HookLoader
 	head   Head
 	wanted seqSpans
-	gather bool // keep what has been read, to list it
-
-	covered  seqSpans
-	gathered []HookedMultichunk
+	gather bool
+	list   *hookList // of what has been read, if gather
 
 	mu     sync.Mutex // guards what follows
 	found  []HookedMultichunk
-	damage []error // about objects
+	seen   seqSpans
+	damage []error
 }
 
 // run goes through the wanted commits in windows, so that what is in memory is bounded.
@@ -391,12 +355,7 @@ func (w *hookWalk) run(ctx context.Context) error {
 				low = span.to - walkWindow + 1
 			}
 			var err error
-			entry, err = w.window(ctx, entry, seqSpan{low, span.to})
-			if errors.Is(err, remote.ErrNotExist) {
-				w.damage = append(w.damage, &ObjectError{w.l.r.commitName(w.head), err})
-				return nil
-			}
-			if err != nil {
+			if entry, err = w.window(ctx, entry, seqSpan{low, span.to}); err != nil {
 				return err
 			}
 			if low == span.from {
@@ -405,7 +364,7 @@ func (w *hookWalk) run(ctx context.Context) error {
 			span.to = low - 1
 		}
 	}
-	return nil
+	return errors.Join(w.damage...)
 }
 
 // window reads the commits of a span. It gets there from entry, whose commits are newer or in it, by links; all links that
@@ -441,8 +400,9 @@ func (w *hookWalk) window(ctx context.Context, entry []Head, span seqSpan) (beyo
 		return nil, err
 	}
 	if w.gather {
-		w.gathered = append(w.gathered, w.found...)
-		w.covered = w.covered.union(done)
+		w.list.multichunks = append(w.list.multichunks, w.found...)
+		c := w.head.chain()
+		w.list.covers[c] = w.list.covers[c].union(done)
 	}
 	return beyond, nil
 }

@@ -345,7 +345,7 @@ func TestHookLoader(t *testing.T) {
 	rng := newRand(t)
 	r, mem, _ := initMem(t)
 	w := newWriter(t, r)
-	own := loaderOf(t, r, HookLoaderOptions{Client: w.g.Client})
+	own := loaderOf(t, r, HookLoaderOptions{Client: w.g.Client, Incarnation: w.g.Incarnation})
 	all := map[Name][]TableEntry{}
 	more := func(n int) {
 		t.Helper()
@@ -433,7 +433,7 @@ func TestHookLoaderOthers(t *testing.T) {
 	rng := newRand(t)
 	r, mem, _ := initMem(t)
 	w := newWriter(t, r)
-	all := w.announce(t, rng, listAll)
+	all := w.announce(t, rng, listOthers)
 	l := loaderOf(t, r, HookLoaderOptions{})
 	if err := l.Load(t.Context(), []Head{w.last.Head()}); err != nil {
 		t.Fatal(err)

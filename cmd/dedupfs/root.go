@@ -92,7 +92,7 @@ func (a *app) rootCommand() *cobra.Command {
 		a.cacheCommand(),
 		a.conflictsCommand(), a.checkCommand(), a.repairCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.limitCommand(), a.experimentCommand(), a.manCommand(), a.versionCommand(),
 	)
-	root.AddCommand(a.statsCommand(), a.duCommand(), a.diffCommand(), a.historyCommand(), a.findCommand(), a.forgetCommand(), a.clientsCommand())
+	root.AddCommand(a.statsCommand(), a.duCommand(), a.diffCommand(), a.historyCommand(), a.findCommand(), a.forgetCommand(), a.gcCommand(), a.clientsCommand())
 	return root
 }
 

@@ -300,6 +300,7 @@ func (s *session) handler() http.Handler {
 	renameQuery.serve(mux, s)
 	evictQuery.serve(mux, s)
 	acceptQuery.serve(mux, s)
+	gcQuery.serve(mux, s)
 	return mux
 }
 

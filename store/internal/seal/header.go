@@ -46,6 +46,7 @@ const (
 	KindMultichunk   Kind = 4 // of chunks or of nodes: from outside they look alike
 	KindNotice       Kind = 5
 	KindHooks        Kind = 6
+	KindMove         Kind = 7
 )
 
 // A Suite says with what the segments of an object are encrypted.
