@@ -114,7 +114,7 @@ func (r *collection) timeUp() error {
 
 // dry tells what all would do.
 func (r *collection) dry(ctx context.Context) error {
-	found, err := r.c.Plan(ctx, r.regroup())
+	found, err := r.c.PlanRegroup(ctx, r.regroup())
 	if err != nil {
 		return err
 	}

@@ -85,8 +85,11 @@ func (c *Collector) AllowMost(allow bool) { c.o.AllowMost = allow }
 // HasLooked reports whether Look was called.
 func (c *Collector) HasLooked() bool { return c.looked != nil }
 
-// Plan finds what Condemn would condemn, or CondemnAndRegroup unless o is nil, and changes nothing.
-func (c *Collector) Plan(ctx context.Context, o *RegroupOptions) (*Condemnation, error) {
+// Plan finds what Condemn would condemn, and changes nothing.
+func (c *Collector) Plan(ctx context.Context) (*Condemnation, error) { return c.PlanRegroup(ctx, nil) }
+
+// PlanRegroup finds what CondemnAndRegroup would condemn and regroup, and changes nothing.
+func (c *Collector) PlanRegroup(ctx context.Context, o *RegroupOptions) (*Condemnation, error) {
 	p, err := c.plan(ctx, o != nil)
 	if err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
