@@ -39,6 +39,7 @@ type sim struct {
 	next   *Ino
 	me     store.ClientID
 	now    int64
+	frozen bool // the clock stands still
 }
 
 type simInode struct {
@@ -316,7 +317,9 @@ func (s *sim) parent(path string) (Ino, string) {
 }
 
 func (s *sim) stamp() Timespec {
-	s.now++
+	if !s.frozen {
+		s.now++
+	}
 	return Timespec{Sec: s.now}
 }
 

@@ -20,6 +20,8 @@ type simGraph struct {
 	commits map[store.Head]*store.Commit
 	newest  map[store.ClientID]store.Seq
 	merges  int
+
+	crissCross int // pairs of heads with several newest commits in common, of different states
 }
 
 func (g *simGraph) GetCommit(_ context.Context, h store.Head) (*store.Commit, error) {
@@ -78,8 +80,11 @@ func (c *simClient) edit(r *rand.Rand) {
 	for range 1 + r.Intn(3) {
 		c.randomOp(r)
 	}
-	if r.Intn(5) == 0 {
+	switch r.Intn(10) {
+	case 0, 1:
 		c.now = r.Int63n(1 << 33) // the clock jumps
+	case 2:
+		c.frozen = !c.frozen
 	}
 	if root := c.commit(c.g.t); root.ID != c.state.root.ID {
 		c.publish(volumeState{root: root})
@@ -125,15 +130,19 @@ func TestMergeHistories(t *testing.T) {
 		n = 10_000
 	}
 	r := newRand(t)
-	maxRounds, maxCommits, merges := 0, 0, 0
+	maxRounds, maxCommits, merges, crissCross := 0, 0, 0, 0
 	for i := range n {
 		rounds, commits, g := mergeHistory(t, r, 3)
 		maxRounds, maxCommits, merges = max(maxRounds, rounds), max(maxCommits, commits), merges+g.merges
+		crissCross += g.crissCross
 		if t.Failed() {
 			t.Fatalf("history %d", i)
 		}
 	}
-	t.Logf("%d histories, %d merges; at most %d rounds and %d commits after the last edit", n, merges, maxRounds, maxCommits)
+	t.Logf("%d histories, %d merges, %d criss-cross; at most %d rounds and %d commits after the last edit", n, merges, crissCross, maxRounds, maxCommits)
+	if crissCross < n/400 {
+		t.Errorf("%d criss-cross pairs in %d histories: too few to show anything", crissCross, n)
+	}
 	if merges < n {
 		t.Errorf("%d merges in %d histories: too few to show anything", merges, n)
 	}
@@ -147,6 +156,7 @@ func mergeHistory(t *testing.T, r *rand.Rand, clients int) (rounds, commits int,
 	for i := range clients {
 		c := &simClient{sim: base.fork(t, store.Ref{}, byte(i+1)), g: g, position: history{}}
 		c.inodes = newSim().inodes
+		c.now = []int64{0, 1 << 31, 1 << 32, -1 << 31}[r.Intn(4)] // 1970, 2038, 2106, 1901
 		all = append(all, c)
 	}
 	all[0].checkout(t, root)
@@ -158,6 +168,9 @@ func mergeHistory(t *testing.T, r *rand.Rand, clients int) (rounds, commits int,
 		} else {
 			c.poll(r, r.Intn(2) == 0)
 		}
+	}
+	if longRun || r.Intn(3) == 0 {
+		g.checkPure(r)
 	}
 	before := len(g.commits)
 	for again := true; again; rounds++ {
@@ -178,6 +191,72 @@ func mergeHistory(t *testing.T, r *rand.Rand, clients int) (rounds, commits int,
 	}
 	checkBound(t, clients, rounds, len(g.commits)-before)
 	return rounds, len(g.commits) - before, g
+}
+
+// checkPure wants one state of a set of heads, in whatever order they are seen, with older ones among them, and from wherever a client
+// comes that has some of them.
+func (g *simGraph) checkPure(r *rand.Rand) {
+	g.t.Helper()
+	var heads, older []store.Head
+	for _, client := range slices.SortedFunc(maps.Keys(g.newest), func(a, b store.ClientID) int { return slices.Compare(a[:], b[:]) }) {
+		if newest := int64(g.newest[client]); newest > 0 {
+			seq := 1 + r.Int63n(newest)
+			heads = append(heads, store.Head{Client: client, Seq: store.Seq(seq)})
+			older = append(older, store.Head{Client: client, Seq: store.Seq(1 + r.Int63n(seq))})
+		}
+	}
+	red := reducer{g, g.merge}
+	state := func(from history, heads []store.Head) volumeState {
+		out, err := red.follow(ctx, from, heads)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		if out == nil {
+			g.t.Fatal("nothing new in heads that are all new")
+		}
+		return out.state
+	}
+	want := state(history{}, heads)
+	mixed := slices.Concat(older, heads, heads)
+	r.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+	if got := state(history{}, mixed); !got.same(want) {
+		g.t.Errorf("the state depends on the order of heads, or on older ones among them: %v", heads)
+	}
+	for _, h := range heads {
+		from := historyOf(g.commits[h])
+		if !slices.ContainsFunc(heads, func(h store.Head) bool { return !from.contains(h) }) {
+			continue // it has all of them
+		}
+		// What this client has beyond the heads belongs to the set.
+		all := maps.Clone(from)
+		all.add(heads...)
+		if got, want := state(from, heads), state(history{}, all.heads()); !got.same(want) {
+			g.t.Errorf("the state depends on where a client comes from: %s of %v", h, heads)
+		}
+	}
+	g.countCrissCross(&red, heads)
+}
+
+// countCrissCross counts the pairs of heads whose base is a merge itself.
+func (g *simGraph) countCrissCross(red *reducer, heads []store.Head) {
+	for i, x := range heads {
+		for _, y := range heads[:i] {
+			a, b, common := historyOf(g.commits[x]), historyOf(g.commits[y]), history{}
+			for _, h := range a {
+				if other := b[chainOf(h)]; other.Seq < h.Seq {
+					h = other
+				}
+				common.add(h)
+			}
+			bases, err := red.maximal(ctx, common.heads())
+			if err != nil {
+				g.t.Fatal(err)
+			}
+			if slices.ContainsFunc(bases, func(c *store.Commit) bool { return !stateOf(c).same(stateOf(bases[0])) }) {
+				g.crissCross++
+			}
+		}
+	}
 }
 
 // checkBound fails if agreeing took more than it may: one round in which everybody merges what all have published, one in
