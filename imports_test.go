@@ -29,7 +29,7 @@ var below = map[string][]string{
 	"experiment/upload":   {"experiment", "remote"},
 	"cmd/dedupfs":         {"experiment", "experiment/upload", "limit", "fs/fusefs", "fs", "cache", "store", "chunking", "remote"},
 	"bench/fs":            {},
-	"bench/store":         {"fs", "cache", "store", "remote"},
+	"bench/store":         {"experiment", "fs", "cache", "store", "remote"},
 	"e2e":                 {},
 }
 

@@ -28,6 +28,7 @@ type config struct {
 	sets    string // names, separated by commas; all by default
 	work    string // directory to work in
 	json    string // file that results are appended to
+	charts  string // directory for charts; "" draws none
 	dedupfs string // the command, which restores; "" restores nothing
 	peers   bool
 	inPlace bool
@@ -41,6 +42,7 @@ func parseFlags(args []string) (*config, error) {
 	set.StringVar(&c.sets, "sets", "", "data sets, separated by commas (default all)")
 	set.StringVar(&c.work, "work", os.TempDir(), "directory to work in")
 	set.StringVar(&c.json, "json", "", "`file` that results are appended to, a line of JSON each")
+	set.StringVar(&c.charts, "charts", "", "directory for a chart of each data set, and one of all, as SVG; made if it is not there")
 	set.StringVar(&c.dedupfs, "dedupfs", "", "dedupfs command, to restore with")
 	set.BoolVar(&c.peers, "peers", false, "measure restic and borg too, where they are installed (needs rsync)")
 	set.BoolVar(&c.inPlace, "inplace", false, "write only the blocks that differ into files that are there, as rsync --inplace")
@@ -107,7 +109,7 @@ func measureAll(c *config) error {
 		}
 	}
 	fmt.Print(table(all))
-	return nil
+	return drawCharts(c.charts, all)
 }
 
 // dataSets returns the names of the data sets to measure.

@@ -229,3 +229,20 @@ func TestTable(t *testing.T) {
 		t.Errorf("%s came back as %+v, %v", b, back, err)
 	}
 }
+
+func TestDrawCharts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "charts")
+	all := []*result{
+		{Set: "a", Program: "dedupfs", Remote: []int64{1e6, 2e6}}, {Set: "a", Program: "restic", Remote: []int64{2e6, 3e6}},
+		{Set: "b", Program: "dedupfs", Remote: []int64{5e6}},
+	}
+	if err := drawCharts(dir, all); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"storage": ">b<", "storage-a": ">restic<", "storage-b": ">dedupfs<"} {
+		svg, err := os.ReadFile(filepath.Join(dir, name+".svg"))
+		if err != nil || !strings.HasPrefix(string(svg), "<svg") || !strings.Contains(string(svg), want) {
+			t.Errorf("%s.svg has no %s: %v", name, want, err)
+		}
+	}
+}
