@@ -27,6 +27,7 @@ func isConflictKey(k string) bool {
 // Conflict is a file or directory that two clients have changed at once, under the name that a merge has given it.
 type Conflict struct {
 	Path  string    `json:"path"`
+	Of    string    `json:"of"` // the path without what the merge has added: what has won, if it is still there
 	Size  uint64    `json:"size"`
 	Mtime time.Time `json:"mtime"`
 }
@@ -74,7 +75,8 @@ func appendConflicts(ctx context.Context, all []Conflict, r *layered, ino Ino, a
 	}
 	for _, l := range w.links {
 		if strings.Contains(l.name, conflictMark) {
-			all = append(all, Conflict{dirPath(ctx, r, l.parent) + "/" + l.name, a.Size, a.Mtime.Time().UTC()})
+			dir := dirPath(ctx, r, l.parent) + "/"
+			all = append(all, Conflict{dir + l.name, dir + plainName(l.name), a.Size, a.Mtime.Time().UTC()})
 		}
 	}
 	return all, nil

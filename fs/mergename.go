@@ -297,6 +297,19 @@ func conflictName(name, host string, t Timespec, i int) string {
 	return cutName(stem, NameMax-len(mark)-len(ext)) + mark + ext
 }
 
+// plainName returns a name without the mark of a conflict. What was cut off to make room for the mark stays off.
+func plainName(name string) string {
+	at := strings.LastIndex(name, conflictMark)
+	if at < 0 {
+		return name
+	}
+	end := strings.IndexByte(name[at:], ')')
+	if end < 0 {
+		return name
+	}
+	return name[:at] + name[at+end+1:]
+}
+
 // plainHost makes a host's name a part of a file's name.
 func plainHost(host string) string {
 	host = strings.Map(func(r rune) rune {

@@ -17,8 +17,9 @@ import (
 // work relative to the descriptor and follow no symbolic link, so that nothing
 // can lead them elsewhere.
 type targetDir struct {
-	fd   int
-	path string // for messages and for hard links
+	fd    int
+	path  string // for messages and for hard links
+	fresh bool   // it was just made: nothing can be in it
 }
 
 const dirFlags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
@@ -30,7 +31,7 @@ func openTarget(path string) (*targetDir, error) {
 	if err != nil {
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	return &targetDir{fd, filepath.Clean(path)}, nil
+	return &targetDir{fd: fd, path: filepath.Clean(path)}, nil
 }
 
 func (d *targetDir) close() { unix.Close(d.fd) }
@@ -48,19 +49,84 @@ func (d *targetDir) makeDir(name string) (*targetDir, error) {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("make directory: %w", err)
 	}
-	fd, err := unix.Openat(d.fd, name, dirFlags|unix.O_NOFOLLOW, 0)
+	fresh := err == nil
+	sub, err := d.openDir(name)
 	if err != nil {
 		return nil, fmt.Errorf("open directory: %w", err)
 	}
-	sub := &targetDir{fd, filepath.Join(d.path, name)}
+	sub.fresh = fresh
 	// One that was restored before may forbid its owner to write.
 	if os.Geteuid() != 0 {
-		if err := unix.Fchmod(fd, 0o700); err != nil {
+		if err := unix.Fchmod(sub.fd, 0o700); err != nil {
 			sub.close()
 			return nil, fmt.Errorf("make directory writable: %w", err)
 		}
 	}
 	return sub, nil
+}
+
+// openDir opens the directory name, which must be one and no link to one.
+func (d *targetDir) openDir(name string) (*targetDir, error) {
+	fd, err := unix.Openat(d.fd, name, dirFlags|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &targetDir{fd: fd, path: filepath.Join(d.path, name)}, nil
+}
+
+// openFile opens the regular file name for reading.
+func (d *targetDir) openFile(name string) (*os.File, error) {
+	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), nil
+}
+
+// list returns the names in the directory.
+func (d *targetDir) list() ([]string, error) {
+	fd, err := unix.Openat(d.fd, ".", dirFlags, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), d.path)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// isOther reports whether name is there, and a directory where want is not, or
+// the other way round.
+func (d *targetDir) isOther(name string, want uint32) bool {
+	st, err := d.lstat(name)
+	return err == nil && (uint32(st.Mode)&unix.S_IFMT == unix.S_IFDIR) != (want == unix.S_IFDIR)
+}
+
+// removeAll removes name, and if it is a directory all that is in it.
+func (d *targetDir) removeAll(name string) error {
+	err := unix.Unlinkat(d.fd, name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) || !d.isOther(name, unix.S_IFREG) {
+		return ignoreMissing(err)
+	}
+	sub, err := d.openDir(name)
+	if err != nil {
+		return err
+	}
+	defer sub.close()
+	names, err := sub.list()
+	for _, below := range names {
+		err = errors.Join(err, sub.removeAll(below))
+	}
+	if err != nil {
+		return err
+	}
+	return ignoreMissing(unix.Unlinkat(d.fd, name, unix.AT_REMOVEDIR))
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
 }
 
 func (d *targetDir) lstat(name string) (unix.Stat_t, error) {
