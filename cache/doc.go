@@ -9,7 +9,7 @@
 // process and a power cut. Disk and memory stay within their budgets, and what
 // waits for upload is never given up to meet them.
 //
-// Cache.Chunk and Cache.Node are the only ways to read, Cache.AddChunk and
+// Cache.Chunk, Cache.ReadChunks and Cache.Node are the only ways to read, Cache.AddChunk and
 // LocalCommit the only ways to store. What the bytes mean is left to package fs.
 // How they lie on the disk is in FORMAT.md.
 //
