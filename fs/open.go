@@ -107,7 +107,7 @@ func (v *Volume) openBase(ctx context.Context) error {
 		v.opt.Logger.Warn("working off line", "err", err)
 		return nil
 	}
-	if v.opt.AnyHistory && errors.Is(err, store.ErrRollback) {
+	if v.opt.AnyHistory && (errors.Is(err, store.ErrRollback) || errors.Is(err, ErrEvicted)) {
 		return nil
 	}
 	if err == nil && !ok {

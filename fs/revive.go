@@ -163,7 +163,7 @@ func (r *revival) checkNotices(ctx context.Context) error {
 	var known store.Condemned
 	known.Add(notices)
 	for name := range r.places {
-		if known.Has(name) {
+		if known.Has(name) || r.v.member.cond.Has(name) {
 			return fmt.Errorf("multichunk %s is condemned: %w", name, ErrCollected)
 		}
 	}
