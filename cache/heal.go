@@ -275,6 +275,28 @@ func (c *Cache) Regain(names ...store.Name) error {
 	return nil
 }
 
+// mend returns a multichunk that is damaged on the remote as it was, by its parity,
+// and keeps it.
+func (c *Cache) mend(ctx context.Context, n store.Name) (whole []byte, err error) {
+	err = c.patiently(ctx, func() error {
+		wire, err := c.repo.Storage().Get(ctx, store.ObjectName(n), 0, -1)
+		if err == nil {
+			whole, err = c.repo.Mend(ctx, n, wire)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.trouble(fmt.Errorf("multichunk %v is damaged on the remote, and was read with the help of its parity; run `dedupfs repair`", n))
+	if c.disk != nil {
+		c.disk.put(n, whole)
+	} else {
+		c.wires.put(n, whole)
+	}
+	return whole, nil
+}
+
 // loseMultichunk is Lose for what a reader has met.
 func (c *Cache) loseMultichunk(n store.Name) {
 	if err := c.lose(n); err != nil {

@@ -199,6 +199,9 @@ func (c *Cache) openGroup(ctx context.Context, h store.Hint) (*store.Group, erro
 		}
 		c.dropCopy(h.Multichunk)
 	}
+	if whole, mendErr := c.mend(ctx, h.Multichunk); mendErr == nil {
+		return c.repo.ReadGroup(bytesSource(whole), int64(len(whole)), h)
+	}
 	if store.IsLost(err) {
 		// What it held is stored again when somebody writes it again.
 		c.loseMultichunk(h.Multichunk)
@@ -507,6 +510,11 @@ func (c *Cache) nodeGroup(ctx context.Context, h store.Hint) (*store.Group, erro
 			})
 			if !errors.Is(err, store.ErrCorrupt) {
 				break
+			}
+		}
+		if errors.Is(err, store.ErrCorrupt) {
+			if whole, mendErr := c.mend(ctx, h.Multichunk); mendErr == nil {
+				g, err = c.repo.ReadGroup(bytesSource(whole), int64(len(whole)), h)
 			}
 		}
 		if err != nil {

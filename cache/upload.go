@@ -405,7 +405,7 @@ func (c *Cache) upload(ctx context.Context, up *upload) error {
 
 func (c *Cache) tryUpload(ctx context.Context, up *upload, wire []byte) error {
 	if !up.put {
-		if err := c.repo.Storage().Put(ctx, store.ObjectName(up.name), wire); err != nil {
+		if err := c.repo.PutMultichunk(ctx, up.name, wire); err != nil {
 			return fmt.Errorf("upload multichunk %v: %w", up.name, err)
 		}
 		up.put = true

@@ -112,3 +112,32 @@ func (m *machine) readable(name string, want []byte) (n int) {
 	}
 	return n
 }
+
+// Parity lets readers read over bit rot, and repairs it, byte by byte.
+func TestParity(t *testing.T) {
+	w := newWorld(t, "--parity=5%")
+	m := w.machine("m")
+	data := randomBytes(randomOf(t), 3<<20)
+	m.mount()
+	m.write("file", data)
+	m.umount()
+	m.wipe()
+	victim := largest(t, w.objects(), nil)
+	before, err := os.ReadFile(victim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, victim, 50, 10) // in the header
+	overwrite(t, victim, 100_000, 70_000)
+	m.fails(20, "check", "--without-password")
+	m.fails(20, "check", "--read-data")
+	m.mount("--read-only")
+	m.sees("file", data)
+	m.umount()
+	m.must("check", "--repair", "--read-data")
+	if after, err := os.ReadFile(victim); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the object is not what it was: %v", err)
+	}
+	m.must("check", "--read-data")
+	m.must("check", "--without-password")
+}

@@ -24,6 +24,9 @@ type CheckOptions struct {
 	// Spare has copies on this machine, from which damage can be repaired. Default: none.
 	Spare Spare
 
+	mending bool // parity is put where it is damaged or missing
+	parity  int  // that is wanted, thousandths
+
 	// Progress, unless nil, is told how much of a stage is done, in units of that stage; total is 0 where it is not known.
 	// It is called by one goroutine at a time.
 	Progress func(done, total int64, stage string)
@@ -83,7 +86,8 @@ func (r *Repository) check(ctx context.Context, o *CheckOptions) (*checker, erro
 	}
 	c := &checker{r: r, o: *o, sizes: map[Name]int64{}, half: map[Name]bool{}, commits: map[chain]map[Seq][]string{},
 		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
-	c.spares, c.hooksOf = spares{c: c}, map[Name][]fingerprint{}
+	c.mending, c.share = o.mending, o.parity
+	c.spares, c.hooksOf, c.parity = spares{c: c}, map[Name][]fingerprint{}, map[Name]bool{}
 	for _, stage := range []func(context.Context) error{
 		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkMoves, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
@@ -106,15 +110,19 @@ type checker struct {
 
 	roots   []Ref // of all heads
 	spares  spares
+	parity  map[Name]bool          // multichunks that have parity, as listed
+	mending bool                   // parity is put where it is damaged or missing
+	share   int                    // that is wanted of parity, thousandths
 	hooksOf map[Name][]fingerprint // hooks of data multichunks, as commits announce them
 
-	mu     sync.Mutex // guards all below
-	report CheckReport
-	done   int64 // of this stage
-	known  idSet // all ids that stand in an intact table, and in an intact group if that was looked at
-	nodes  map[fingerprint]Hint
-	half   map[Name]bool // multichunks whose length is none of ours, but for those that a commit announces
-	broken map[Name]*brokenMultichunk
+	mu       sync.Mutex // guards all below
+	report   CheckReport
+	done     int64 // of this stage
+	known    idSet // all ids that stand in an intact table, and in an intact group if that was looked at
+	nodes    map[fingerprint]Hint
+	paritied int           // parity objects that have been put
+	half     map[Name]bool // multichunks whose length is none of ours, but for those that a commit announces
+	broken   map[Name]*brokenMultichunk
 }
 
 // brokenMultichunk collects what is wrong with one multichunk.
@@ -451,6 +459,12 @@ func (c *checker) conclude(ctx context.Context) error {
 		}
 		d.Repairable = whole
 		c.report.Damages = append(c.report.Damages, d)
+	}
+	for i := range c.report.Damages {
+		d := &c.report.Damages[i]
+		if n, ok := parseParityName(d.Object); ok {
+			d.Repairable = c.broken[n] == nil
+		}
 	}
 	byObject := func(a, b Damage) int { return strings.Compare(a.Object, b.Object) }
 	slices.SortFunc(c.report.Damages, byObject)

@@ -67,7 +67,10 @@ func (c *checker) readMultichunk(ctx context.Context, n Name) (held contents, er
 		if err != nil {
 			return contents{}, err
 		}
-		return c.r.openMultichunk(n, wire)
+		if held, err = c.r.openMultichunk(n, wire); err == nil {
+			err = c.checkParity(ctx, n, wire)
+		}
+		return held, err
 	}
 	held.kind, held.table, err = c.r.readTable(c.r.RemoteReader(ctx, n), c.sizes[n], n)
 	return held, err

@@ -85,7 +85,7 @@ func isDir(name string) bool {
 			return ok && ids(parts[1:3])
 		}
 		return len(parts) <= 3 && ids(parts[1:])
-	case dataDir:
+	case dataDir, parityDir:
 		if len(parts) == 2 {
 			_, ok := parseNumber(parts[1], 2)
 			return ok
@@ -117,6 +117,12 @@ func (c *checker) isObject(name string, size int64) bool {
 		}
 	case commitsDir:
 		return len(parts) == 4 && c.isCommit(name, parts)
+	case parityDir:
+		n, ok := parseParityName(name)
+		if ok {
+			c.parity[n] = true
+		}
+		return ok
 	case dataDir:
 		n, ok := parseObjectName(name)
 		if ok {

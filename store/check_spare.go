@@ -47,7 +47,7 @@ func (s *spares) multichunk(ctx context.Context, n Name) (spareMultichunk, error
 		}
 	}
 	m := spareMultichunk{name: n}
-	for _, source := range []func(context.Context, Name) ([]byte, error){s.fromCopy} {
+	for _, source := range []func(context.Context, Name) ([]byte, error){s.fromCopy, s.fromParity} {
 		wire, err := source(ctx, n)
 		if err != nil {
 			return m, err
@@ -65,6 +65,21 @@ func (s *spares) multichunk(ctx context.Context, n Name) (spareMultichunk, error
 		s.known = slices.Delete(s.known, 0, 1)
 	}
 	return m, nil
+}
+
+// fromParity computes the object from what is left of it.
+func (s *spares) fromParity(ctx context.Context, n Name) ([]byte, error) {
+	if !s.c.parity[n] {
+		return nil, nil
+	}
+	wire, err := s.c.r.st.Get(ctx, ObjectName(n), 0, -1)
+	if err == nil {
+		wire, err = s.c.r.Mend(ctx, n, wire)
+	}
+	if err != nil && lostObject(err) {
+		return nil, nil
+	}
+	return wire, err
 }
 
 func (s *spares) fromCopy(_ context.Context, n Name) ([]byte, error) {

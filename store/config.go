@@ -52,6 +52,8 @@ func (c *Config) check() error {
 		return errors.New("multichunk size: must be 64K to 64M")
 	case c.GroupSize < MinGroup || c.GroupSize > MaxGroup:
 		return errors.New("group size: must be 4K to 4M")
+	case c.Parity < 0 || c.Parity > MaxParity:
+		return errors.New("parity: must be at most 100%")
 	case c.SettleTime < 0 || c.SettleTime > 365*24*time.Hour:
 		return errors.New("settle time: must be at most a year")
 	}
@@ -68,7 +70,11 @@ func appendConfig(dst []byte, c *Config) []byte {
 	dst = appendText(dst, c.Compression)
 	dst = appendText(dst, c.Chunkers.Default)
 	dst = appendText(dst, c.Chunkers.Pages)
-	return appendText(dst, c.Chunkers.Media)
+	dst = appendText(dst, c.Chunkers.Media)
+	if c.Parity > 0 {
+		dst = binary.BigEndian.AppendUint16(dst, uint16(c.Parity))
+	}
+	return dst
 }
 
 // parseConfig is the inverse of appendConfig.
@@ -86,6 +92,9 @@ func parseConfig(b []byte) (Config, error) {
 	}
 	if d.bad {
 		return Config{}, corruptf("configuration is cut short")
+	}
+	if len(d.b) >= 2 {
+		c.Parity = int(binary.BigEndian.Uint16(d.b))
 	}
 	if err := c.check(); err != nil {
 		return Config{}, corruptf("configuration: %v", err)

@@ -424,7 +424,7 @@ func (c *Collector) delete(ctx context.Context, victims []victim, d *Deletion) e
 	}
 	for _, v := range victims {
 		for _, n := range v.names {
-			if err := c.r.st.Delete(ctx, ObjectName(n)); err != nil {
+			if err := c.r.deleteMultichunk(ctx, n); err != nil {
 				return fmt.Errorf("delete %s: %w", ObjectName(n), err)
 			}
 			d.Deleted++

@@ -14,6 +14,7 @@ import (
 type RepairOptions struct {
 	Check  CheckOptions // what is looked at, and where spares are
 	DryRun bool         // change nothing
+	Parity int          // to put beside multichunks that have none, thousandths; default that of the repository. It takes Check.ReadData
 }
 
 // A Fix is what Repair has done about a damaged multichunk, or would do.
@@ -31,6 +32,7 @@ type RepairReport struct {
 	Before *CheckReport
 	Fixes  []Fix
 	Left   []Damage // that remain
+	Parity int      // parity objects that have been put
 }
 
 // Repair checks the repository as Check does, and puts damaged and lost multichunks again under their names, so that all
@@ -45,7 +47,9 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 	if err := r.ReadOnly(); err != nil && !o.DryRun {
 		return nil, fmt.Errorf("repair: %w", err)
 	}
-	c, err := r.check(ctx, &o.Check)
+	check := o.Check
+	check.mending, check.parity = !o.DryRun, o.Parity
+	c, err := r.check(ctx, &check)
 	if err != nil {
 		return nil, fmt.Errorf("repair: %w", err)
 	}
@@ -66,7 +70,11 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 		}
 		report.Left = append(report.Left, d)
 	}
-	return report, nil
+	if !o.DryRun {
+		err = c.dropStrayParity(ctx)
+	}
+	report.Parity = c.paritied
+	return report, err
 }
 
 // repair repairs what is damaged in one multichunk. It returns nil if nothing can be done.
@@ -267,7 +275,9 @@ func (c *checker) takeFrom(ctx context.Context, n Name, want map[ID]bool, p *pie
 func (c *checker) put(ctx context.Context, f *Fix, wire []byte, p *pieces) (err error) {
 	size, there := c.sizes[f.Multichunk]
 	if !there || size == 0 || len(p.ids) == 0 {
-		f.Refused, err = c.replace(ctx, f.Object, wire, there)
+		if f.Refused, err = c.replace(ctx, f.Object, wire, there); f.Refused == nil && err == nil {
+			err = c.checkParity(ctx, f.Multichunk, wire)
+		}
 		return err
 	}
 	beside := newName()
@@ -280,6 +290,9 @@ func (c *checker) put(ctx context.Context, f *Fix, wire []byte, p *pieces) (err 
 	}
 	if f.Refused, err = c.replace(ctx, f.Object, wire, there); f.Refused != nil || err != nil {
 		f.Beside = beside
+		return err
+	}
+	if err := c.checkParity(ctx, f.Multichunk, wire); err != nil {
 		return err
 	}
 	// Where deleting is refused it stays, and does no harm.

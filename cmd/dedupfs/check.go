@@ -21,6 +21,8 @@ import (
 type checkOptions struct {
 	readData bool
 	subset   subsetFlag
+	repair   bool
+	noKey    bool
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -38,11 +40,21 @@ func (a *app) checkCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			switch {
+			case o.repair:
+				return a.repair(cmd.Context(), url, repairOptions{quick: !o.readData})
+			case o.noKey:
+				return a.checkParity(cmd.Context(), url)
+			}
 			return a.check(cmd.Context(), url, o)
 		},
 	}
 	cmd.Flags().BoolVar(&o.readData, "read-data", false, "read every byte")
+	cmd.Flags().BoolVar(&o.repair, "repair", false, "repair what is found, as dedupfs repair does")
+	cmd.Flags().BoolVar(&o.noKey, "without-password", false, "only compare objects with their parity, which takes no password")
 	cmd.Flags().Var(&o.subset, "read-data-subset", "read a share: `5%`, drawn anew each time, or 2/7, the second of seven parts")
+	cmd.MarkFlagsMutuallyExclusive("repair", "without-password", "read-data-subset")
+	cmd.MarkFlagsMutuallyExclusive("without-password", "read-data")
 	return cmd
 }
 
@@ -135,6 +147,28 @@ func (a *app) check(ctx context.Context, url string, o checkOptions) error {
 		return err
 	}
 	return damageError(report.Damages)
+}
+
+// checkParity checks what can be checked without a password.
+func (a *app) checkParity(ctx context.Context, url string) error {
+	st, err := a.openRemote(ctx, url, false, false)
+	if err != nil {
+		return err
+	}
+	bar := a.newBar("comparing with parity")
+	found, err := store.CheckParity(ctx, st, func(done int64) { bar.set(done, 0) })
+	bar.done()
+	if err != nil {
+		return err
+	}
+	out := &reportJSON{Objects: found.Objects, Foreign: []string{}, Damages: []damageJSON{}, Healed: []damageJSON{}}
+	for _, d := range found.Damages {
+		out.Damages = append(out.Damages, damageJSON{d.Object, d.Err.Error(), d.Repairable, []string{}})
+	}
+	if err := a.printReport(out); err != nil {
+		return err
+	}
+	return damageError(found.Damages)
 }
 
 // reportOf names the files that damage affects.

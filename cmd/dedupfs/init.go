@@ -25,6 +25,7 @@ type initOptions struct {
 	settleGiven bool
 	keyName     string
 	kdfMemory   sizeFlag
+	parity      parityFlag
 }
 
 func (a *app) initCommand() *cobra.Command {
@@ -55,6 +56,7 @@ func (a *app) initCommand() *cobra.Command {
 		"a wrong name lists them (default: by the kind of file)")
 	f.Var(&o.settle, "settle-time", "time until listings of the storage show all that was put (default 0 for local directories, else 1h)")
 	f.Var(&o.kdfMemory, "kdf-memory", kdfMemoryUsage)
+	f.Var(&o.parity, "parity", "`SHARE` of its length, such as 5%, to put beside each object of data so that bit rot can be repaired")
 	f.StringVar(&o.keyName, "key-name", "", "`NAME` of the first key slot, for people")
 	return cmd
 }
@@ -94,7 +96,7 @@ func (a *app) initRepository(ctx context.Context, url string, o *initOptions) er
 func (o *initOptions) store(st *remote.Remote) *store.InitOptions {
 	config := store.Config{
 		MultichunkSize: int(o.multichunk), GroupSize: int(o.group), Compression: o.compression,
-		SettleTime: st.SettleTimeDefault(),
+		SettleTime: st.SettleTimeDefault(), Parity: int(o.parity),
 	}
 	if o.chunker != "" {
 		config.Chunkers = chunking.Set{Default: o.chunker, Pages: o.chunker, Media: o.chunker}

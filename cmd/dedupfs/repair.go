@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -15,6 +18,29 @@ import (
 type repairOptions struct {
 	quick  bool
 	dryRun bool
+	parity parityFlag
+}
+
+// parityFlag is a share in thousandths.
+type parityFlag int
+
+func (f *parityFlag) Type() string { return "share" }
+
+func (f *parityFlag) String() string {
+	if *f == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(float64(*f)/10, 'g', -1, 64) + "%"
+}
+
+func (f *parityFlag) Set(s string) error {
+	number, ok := strings.CutSuffix(s, "%")
+	percent, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !(percent >= 0.1 && percent <= store.MaxParity/10) {
+		return fmt.Errorf("%q is no share for parity; write a percentage from 0.1%% to 100%%, such as 5%%", s)
+	}
+	*f = parityFlag(math.Ceil(percent * 10))
+	return nil
 }
 
 func (a *app) repairCommand() *cobra.Command {
@@ -38,6 +64,8 @@ func (a *app) repairCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&o.quick, "quick", false, "do not read all data: only what is missing or cannot be opened is found")
+	cmd.Flags().Var(&o.parity, "parity", "put parity, such as 5%, beside all objects of data that have none")
+	cmd.MarkFlagsMutuallyExclusive("quick", "parity")
 	cmd.Flags().BoolVarP(&o.dryRun, "dry-run", "n", false, "change nothing, and say what would be done")
 	return cmd
 }
@@ -57,6 +85,7 @@ type repairJSON struct {
 	DryRun bool         `json:"dry_run"`
 	Fixes  []fixJSON    `json:"fixes"`
 	Left   []damageJSON `json:"left"`
+	Parity int          `json:"parity"` // objects of parity that have been put
 }
 
 func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
@@ -82,7 +111,7 @@ func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
 	if err = errors.Join(err, spare.close()); err != nil {
 		a.say("this machine could not be told what was found out: %v", err)
 	}
-	out := &repairJSON{o.dryRun, []fixJSON{}, []damageJSON{}}
+	out := &repairJSON{o.dryRun, []fixJSON{}, []damageJSON{}, report.Parity}
 	for _, f := range report.Fixes {
 		fix := fixJSON{f.Object, f.Damage.Err.Error(), f.How, f.Found, len(f.Left), ""}
 		if f.Refused != nil {
@@ -108,7 +137,7 @@ func (a *app) runRepair(ctx context.Context, repo *store.Repository, spare store
 	bar := a.newBar("checking")
 	defer bar.done()
 	check := checkOptions{readData: !o.quick}
-	return repo.Repair(ctx, &store.RepairOptions{Check: *check.store(spare, bar), DryRun: o.dryRun})
+	return repo.Repair(ctx, &store.RepairOptions{Check: *check.store(spare, bar), DryRun: o.dryRun, Parity: int(o.parity)})
 }
 
 // healthAfter returns what this machine should know after a repair.
@@ -145,6 +174,9 @@ func (a *app) printRepair(r *repairJSON) error {
 		for _, f := range d.Files {
 			fmt.Fprintf(a.stdout, "  affects %s\n", escape(f))
 		}
+	}
+	if r.Parity > 0 {
+		a.say("put parity beside %d objects", r.Parity)
 	}
 	did := "repaired"
 	if r.DryRun {
