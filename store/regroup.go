@@ -437,7 +437,7 @@ func (rg *regrouper) put(ctx context.Context, s *Sealed) error {
 	if err := rg.c.r.putMove(ctx, &move{to: s.Name, from: slices.SortedFunc(maps.Keys(from), compareNames)}); err != nil {
 		return err
 	}
-	if err := rg.c.r.st.Put(ctx, ObjectName(s.Name), s.Wire); err != nil {
+	if err := rg.c.r.PutMultichunk(ctx, s.Name, s.Wire); err != nil {
 		return fmt.Errorf("put multichunk %v: %w", s.Name, err)
 	}
 	rg.out.To++
