@@ -40,7 +40,7 @@ const (
 	segmentBytes  = 32 << 20 // plaintext of a segment
 	segmentChunks = 8192     // most chunks of one
 
-	hooksPatience = 20 * time.Second // longest wait for hooks, from when they were expected
+	hooksPatience = 2 * time.Minute  // longest wait for hooks, from when they were expected
 	tablePatience = 10 * time.Second // longest wait for the tables of a segment
 	tablePause    = 30 * time.Second // until a table is asked for again
 	tableFetches  = 8                // at the same time
@@ -95,7 +95,15 @@ func (c *Cache) holds() bool {
 	s := c.sparse
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.expected != nil && c.index.Sparse()
+	if s.expected == nil {
+		return false
+	}
+	select {
+	case <-s.expected:
+		return c.index.Sparse()
+	default:
+		return true // whatever they will be
+	}
 }
 
 // hold keeps a pending chunk until its segment is decided, which it does itself

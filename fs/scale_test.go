@@ -88,10 +88,10 @@ func (m *machine) mount() {
 
 func (m *machine) unmount() { m.env.close() }
 
-// Many multichunks have about a thousand chunks, twenty hooks among them.
+// Many multichunks have about a thousand chunks, 64 hooks among them.
 const (
 	simulatedChunks = 1000
-	simulatedHooks  = 23
+	simulatedHooks  = 64
 	simulatedBatch  = 8 // multichunks in a commit
 )
 

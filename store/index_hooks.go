@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/dgraph-io/badger/v4"
 )
@@ -200,7 +201,7 @@ func (x *Index) deleteHook(txn *badger.Txn, wb *badger.WriteBatch, h Hook, numbe
 }
 
 // hookBatch is how many multichunks are added at a time.
-const hookBatch = 512
+const hookBatch = 8192
 
 // AddHooks makes hooks of multichunks known whose tables are not. It adds none for what is lost.
 func (x *Index) AddHooks(ctx context.Context, list []HookedMultichunk) error {
@@ -239,6 +240,7 @@ func (x *Index) addHooks(list []HookedMultichunk) error {
 	for i := range fresh {
 		numbers[i] = x.draw()
 	}
+	leads := leadsOf(fresh, numbers)
 	err = x.batch(func(wb *badger.WriteBatch) error {
 		if err := wb.Set(indexNextKey, x.appendNext(nil)); err != nil {
 			return err
@@ -247,7 +249,9 @@ func (x *Index) addHooks(list []HookedMultichunk) error {
 			if err := wb.Set(numberKey(numbers[i]), append([]byte(nil), m.Name[:]...)); err != nil {
 				return err
 			}
-			if err := x.setHooks(wb, numbers[i], m.Hooks); err != nil {
+		}
+		for _, l := range leads {
+			if err := x.setHooks(wb, l.number, []Hook{l.hook}); err != nil {
 				return err
 			}
 		}
@@ -269,6 +273,23 @@ func (x *Index) addHooks(list []HookedMultichunk) error {
 		x.unread.Add(int64(len(fresh)))
 	}
 	return err
+}
+
+// A lead is a hook and the multichunk that it leads to.
+type lead struct {
+	hook   Hook
+	number uint32
+}
+
+// leadsOf returns the hooks of multichunks in their order: so the database has the least to sort.
+func leadsOf(list []HookedMultichunk, numbers []uint32) (leads []lead) {
+	for i := range list {
+		for _, h := range list[i].Hooks {
+			leads = append(leads, lead{h, numbers[i]})
+		}
+	}
+	slices.SortFunc(leads, func(a, b lead) int { return bytes.Compare(a.hook[:], b.hook[:]) })
+	return leads
 }
 
 // unnamed returns the multichunks of list of which nothing is known, each once.
