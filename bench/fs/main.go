@@ -29,6 +29,7 @@ type config struct {
 	tree    string // directory whose copy is unpacked, listed, read and removed
 	git     string // repository to clone
 	cold    bool   // empty the kernel's caches where a step wants that
+	turns   bool   // compare call by call
 	verbose bool
 }
 
@@ -47,6 +48,7 @@ func parseFlags(args []string) (*config, error) {
 	set.StringVar(&c.tree, "tree", defaultTree(), "directory whose copy is unpacked, listed, read and removed")
 	set.StringVar(&c.git, "git", ".", "git repository to clone")
 	set.BoolVar(&c.cold, "cold", true, "also measure with the kernel's caches emptied (needs root)")
+	set.BoolVar(&c.turns, "turns", false, "only compare the mount with the loopback that copies, call by call in turns: for a busy machine")
 	set.BoolVar(&c.verbose, "v", false, "show the output of the mount command")
 	if err := set.Parse(args); err != nil {
 		return nil, err
@@ -83,6 +85,9 @@ func measure(args []string) error {
 	data, err := prepare(c, dir)
 	if err != nil {
 		return err
+	}
+	if c.turns {
+		return measureTurns(c, subjects(c, dir), data)
 	}
 	table := &table{}
 	for round := range c.rounds {

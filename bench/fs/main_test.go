@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -68,5 +69,27 @@ func TestWorkloads(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(c.work); len(left) != 2 {
 		t.Errorf("%d files left, want the two inputs", len(left))
+	}
+}
+
+// TestTurns lets two directories of the native file system take turns.
+func TestTurns(t *testing.T) {
+	c, err := parseFlags([]string{"-work", t.TempDir(), "-mib", "1", "-ops", "20", "-tree", "", "-cold=false", "-turns"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := prepare(c, c.work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var two []*subject
+	for _, name := range []string{"loopback-copy", "mount"} {
+		two = append(two, &subject{name: name, dir: filepath.Join(c.work, name)})
+	}
+	if err := measureTurns(c, two, data); err != nil {
+		t.Fatal(err)
+	}
+	if err := measureTurns(c, two[:1], data); err == nil {
+		t.Error("one file system took turns with itself")
 	}
 }
