@@ -23,8 +23,8 @@ type Result struct {
 }
 
 // Chunking stores the versions of the data set in dir, the directories in it, under one configuration. Nothing is written.
-// The pauses of a multichunker are added to the time, not slept.
-func Chunking(ctx context.Context, dir string, c Config, progress func(done, total int)) (*Result, error) {
+// The pauses of a multichunker are added to the time, not slept. pace, unless nil, is called before each chunk, which it may hold back.
+func Chunking(ctx context.Context, dir string, c Config, pace func(context.Context) error) (*Result, error) {
 	dirs, err := versionsIn(dir)
 	if err != nil {
 		return nil, err
@@ -35,16 +35,14 @@ func Chunking(ctx context.Context, dir string, c Config, progress func(done, tot
 	if err != nil {
 		return nil, err
 	}
+	l.pace = pace
 	r := &Result{Set: filepath.Base(filepath.Clean(dir)), Config: c.Name}
-	for i, d := range dirs {
+	for _, d := range dirs {
 		a, err := l.store(d, c.Pause)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", d, err)
 		}
 		r.Versions = append(r.Versions, a)
-		if progress != nil {
-			progress(i+1, len(dirs))
-		}
 	}
 	r.finish()
 	return r, nil

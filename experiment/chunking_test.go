@@ -110,7 +110,7 @@ func TestWithPause(t *testing.T) {
 func TestReconstruct(t *testing.T) {
 	dir := plainVersions(t)
 	for _, kb := range []int{125, 8192} {
-		list, err := Reconstruct(t.Context(), dir, kb, []int{1, 2, 0, 99})
+		list, err := Reconstruct(t.Context(), dir, kb, []int{1, 2, 0, 99}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

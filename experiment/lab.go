@@ -32,7 +32,8 @@ type lab struct {
 	files map[uint64][]store.ID     // chunks of each content, by its hash
 	size  map[store.Name]multichunk // of data
 
-	lengths map[store.ID]int // of chunks; nil if nobody wants to know
+	lengths map[store.ID]int            // of chunks; nil if nobody wants to know
+	pace    func(context.Context) error // called before each chunk; nil holds nothing back
 
 	now     Account // of the version in work
 	fresh   []*freshFile
@@ -175,6 +176,11 @@ func (l *lab) cut(path string, kind chunking.Kind, sum uint64) error {
 
 // add names a chunk and packs it if it is new. Chunks that no repository takes are packed in pieces.
 func (l *lab) add(chunk []byte) error {
+	if l.pace != nil {
+		if err := l.pace(l.ctx); err != nil {
+			return err
+		}
+	}
 	l.now.Chunks++
 	if isZero(chunk) {
 		return nil

@@ -56,8 +56,8 @@ const (
 func MultichunkSizes() []int { return []int{125, 250, 1024, 4096, 8192, 16384, 32768} }
 
 // Reconstruct stores the versions of the data set in dir in multichunks of so many KB, and tells for each number of versions in
-// lacks what a client fetches that lacks the last ones, and has all before. 0 or too many means all.
-func Reconstruct(ctx context.Context, dir string, kb int, lacks []int) ([]*Reconstruction, error) {
+// lacks what a client fetches that lacks the last ones, and has all before. 0 or too many means all. pace is as for Chunking.
+func Reconstruct(ctx context.Context, dir string, kb int, lacks []int, pace func(context.Context) error) ([]*Reconstruction, error) {
 	dirs, err := versionsIn(dir)
 	if err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func Reconstruct(ctx context.Context, dir string, kb int, lacks []int) ([]*Recon
 	if err != nil {
 		return nil, err
 	}
-	l.lengths = map[store.ID]int{}
+	l.lengths, l.pace = map[store.ID]int{}, pace
 	var versions [][]uint64
 	for _, d := range dirs {
 		if _, err := l.store(d, 0); err != nil {

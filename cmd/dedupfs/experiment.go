@@ -78,7 +78,7 @@ func (a *app) experimentMeasureCommand() *cobra.Command {
 			if err != nil {
 				return usageError("%v", err)
 			}
-			r, err := experiment.Chunking(cmd.Context(), args[1], c, nil)
+			r, err := experiment.Chunking(cmd.Context(), args[1], c, a.pace.Background)
 			if err != nil {
 				return err
 			}

@@ -47,10 +47,7 @@ func (a *app) experimentReconstruction(ctx context.Context, sets []string, sizes
 	var all []*experiment.Reconstruction
 	for _, set := range sets {
 		for _, kb := range sizes {
-			if err := a.pace.Background(ctx); err != nil {
-				return err
-			}
-			list, err := experiment.Reconstruct(ctx, set, kb, lacks)
+			list, err := experiment.Reconstruct(ctx, set, kb, lacks, a.pace.Background)
 			if err != nil {
 				return err
 			}
