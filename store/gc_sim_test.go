@@ -85,7 +85,7 @@ func (v *simView) Put(_ context.Context, name string, data []byte) error {
 		return err
 	}
 	if old, ok := v.r.objects.Get(name); !ok || old.deleted > 0 {
-		v.r.objects.Set(name, simObject{data: data, put: v.r.now})
+		v.r.objects.Set(name, simObject{data: slices.Clone(data), put: v.r.now})
 	}
 	return err
 }
@@ -227,6 +227,7 @@ func (rig *simRig) forget() {
 	defer repo.recent.mu.Unlock()
 	repo.recent.commits, repo.recent.order = nil, nil
 	repo.registrations.Clear()
+	repo.moves.known, repo.moves.to = nil, nil
 }
 
 // simFaults are rules that clients break in a simulation. The zero value keeps all.
@@ -247,9 +248,10 @@ type simWorld struct {
 	clients    []*simClient
 	collectors []*simCollector
 
-	trees    map[simTree]map[Name]bool // which multichunks a tree needs
+	trees    map[simTree]map[simNeed]bool // what a tree needs
 	commits  map[Head]*simCommit
 	contents map[Name][]ID // of all multichunks
+	moved    []Name        // made by regrouping
 	newest   map[chain]Head
 	evicted  map[chain]Head // by any notice that may have been published
 
@@ -264,6 +266,7 @@ type simCounts struct {
 	early     int // of these, before all came to rest
 	evictions int
 	spared    int // condemned multichunks that were needed after all
+	moved     int // multichunks made by regrouping
 }
 
 func (c *simCounts) add(d simCounts) {
@@ -271,6 +274,25 @@ func (c *simCounts) add(d simCounts) {
 	c.early += d.early
 	c.evictions += d.evictions
 	c.spared += d.spared
+	c.moved += d.moved
+}
+
+// simNeed is a chunk or node, and where a reference says it lies.
+type simNeed struct {
+	at Name
+	id ID
+}
+
+func needOf(ref Ref) simNeed { return simNeed{ref.Hint.Multichunk, ref.ID} }
+
+// readable reports whether what is needed is there: where the reference says, or where a move leads to.
+func (w *simWorld) readable(n simNeed) bool {
+	if w.remote.has(n.at) {
+		return true
+	}
+	return slices.ContainsFunc(w.rig.slots[0].repo.MovedTo(n.at), func(to Name) bool {
+		return w.remote.has(to) && slices.Contains(w.contents[to], n.id)
+	})
 }
 
 // simTree names a root as it was stored once.
@@ -285,13 +307,13 @@ func treeOf(ref Ref) simTree { return simTree{ref.ID, ref.Hint.Multichunk} }
 type simCommit struct {
 	head  Head
 	vv    map[chain]Head // what it has seen, itself included
-	needs map[Name]bool
+	needs map[simNeed]bool
 }
 
 func newSimWorld(rig *simRig, seed uint64, rules collectRules, faults simFaults) *simWorld {
 	w := &simWorld{
 		ctx: context.Background(), rng: rand.New(rand.NewPCG(seed, 10)), rig: rig, rules: rules, faults: faults,
-		trees: map[simTree]map[Name]bool{}, commits: map[Head]*simCommit{}, contents: map[Name][]ID{}, newest: map[chain]Head{}, evicted: map[chain]Head{},
+		trees: map[simTree]map[simNeed]bool{}, commits: map[Head]*simCommit{}, contents: map[Name][]ID{}, newest: map[chain]Head{}, evicted: map[chain]Head{},
 	}
 	rig.forget()
 	w.remote.now = 10 * simSettle
@@ -392,16 +414,17 @@ func (w *simWorld) settle() {
 // not for marking to say.
 func (w *simWorld) checkEmpty() {
 	needed := w.neededBy(nil)
-	live := map[ID]bool{}
+	live, named := map[ID]bool{}, map[Name]bool{}
 	for n := range needed {
-		for _, id := range w.contents[n] {
+		live[n.id], named[n.at] = true, true
+		for _, id := range w.contents[n.at] {
 			live[id] = true
 		}
 	}
 	w.remote.objects.Scan(func(name string, o simObject) bool {
 		n, ok := parseObjectName(name)
 		isLive := func(id ID) bool { return live[id] }
-		if ok && o.deleted == 0 && needed[n] == "" && !slices.ContainsFunc(w.contents[n], isLive) {
+		if ok && o.deleted == 0 && !named[n] && !slices.ContainsFunc(w.contents[n], isLive) {
 			w.fail("multichunk %v is garbage and stays", n)
 		}
 		return true
@@ -415,8 +438,10 @@ func (w *simWorld) gone(name string) {
 		return
 	}
 	w.counts.deleted++
-	if who := w.neededBy(nil)[n]; who != "" {
-		w.fail("multichunk %v is deleted, and %s needs it", n, who)
+	for need, who := range w.neededBy(nil) {
+		if !w.readable(need) {
+			w.fail("multichunk %v is deleted, and %s needs %v of %v", n, who, need.id, need.at)
+		}
 	}
 }
 
@@ -428,8 +453,8 @@ func (w *simWorld) packed(s *Sealed) {
 }
 
 // neededBy returns which multichunks are needed, and by whom: by newest commits that count, and by clients, or by one of them alone.
-func (w *simWorld) neededBy(one *simClient) map[Name]string {
-	needed := map[Name]string{}
+func (w *simWorld) neededBy(one *simClient) map[simNeed]string {
+	needed := map[simNeed]string{}
 	if one == nil {
 		for c, h := range w.newest {
 			h = w.counting(c, h)
@@ -442,7 +467,7 @@ func (w *simWorld) neededBy(one *simClient) map[Name]string {
 	}
 	for _, c := range w.clients {
 		if one == nil || c == one {
-			c.needs(func(n Name) { needed[n] = fmt.Sprintf("client %d", c.number) })
+			c.needs(func(n simNeed) { needed[n] = fmt.Sprintf("client %d", c.number) })
 		}
 	}
 	return needed
@@ -487,6 +512,11 @@ func (sc *simCollector) restart() {
 		Running:   func() time.Duration { return sc.w.remote.now },
 		rules:     sc.w.rules,
 	})
+	sc.c.packed = func(s *Sealed) {
+		sc.w.packed(s)
+		sc.w.moved = append(sc.w.moved, s.Name)
+		sc.w.counts.moved++
+	}
 }
 
 // act takes one step.
@@ -551,7 +581,11 @@ func (sc *simCollector) condemnAnd(evict []Incarnation) {
 	} else {
 		evict = nil
 	}
-	_, err = sc.c.Condemn(w.ctx, evict...)
+	var o *RegroupOptions
+	if w.rng.IntN(3) == 0 {
+		o = &RegroupOptions{MaxUnused: w.rng.Float64() / 4}
+	}
+	_, err = sc.c.CondemnAndRegroup(w.ctx, o, evict...)
 	sc.judge(err)
 }
 

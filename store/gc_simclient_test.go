@@ -60,7 +60,7 @@ type simIntent struct {
 
 	known map[ID]Ref // nodes of its trees
 	files map[string]string
-	needs map[Name]bool
+	needs map[simNeed]bool
 }
 
 func newSimClient(w *simWorld, slot *simSlot, number int) *simClient {
@@ -90,19 +90,19 @@ func (c *simClient) restart() {
 func (c *simClient) chain() chain { return chain{c.id, c.reg.Incarnation} }
 
 // needs calls fn with every multichunk that the client may still read from.
-func (c *simClient) needs(fn func(Name)) {
+func (c *simClient) needs(fn func(simNeed)) {
 	if c.retired || c.isEvicted() {
 		return
 	}
 	for _, refs := range c.files {
 		for _, ref := range refs {
 			if !ref.Hint.IsZero() {
-				fn(ref.Hint.Multichunk)
+				fn(needOf(ref))
 			}
 		}
 	}
 	for _, ref := range slices.Concat(c.held, slices.Collect(maps.Values(c.known))) {
-		fn(ref.Hint.Multichunk)
+		fn(needOf(ref))
 	}
 	for _, root := range c.snaps {
 		for n := range c.w.trees[treeOf(root)] {
@@ -177,9 +177,9 @@ func (c *simClient) judge(err error) {
 
 // checkNeeds sees that everything the client refers to is there.
 func (c *simClient) checkNeeds() {
-	c.needs(func(n Name) {
-		if !c.w.remote.has(n) {
-			c.w.fail("client %d refers to multichunk %v, which is deleted", c.number, n)
+	c.needs(func(n simNeed) {
+		if !c.w.readable(n) {
+			c.w.fail("client %d refers to %v in multichunk %v, which is deleted", c.number, n.id, n.at)
 		}
 	})
 }
@@ -302,6 +302,17 @@ func (c *simClient) learn() error {
 		}
 		delete(c.learned, n)
 		return nil
+	}
+	if len(c.w.moved) > 0 && c.w.rng.IntN(3) == 0 {
+		n := c.w.moved[c.w.rng.IntN(len(c.w.moved))]
+		kind, table, err := c.slot.repo.ReadTable(c.slot.repo.RemoteReader(c.w.ctx, n), -1, n)
+		if err == nil && kind == KindData && c.tables[n] == nil {
+			c.learned[n] = table
+		}
+		if errors.Is(err, remote.ErrNotExist) {
+			err = nil
+		}
+		return err
 	}
 	if len(c.polled) == 0 {
 		return nil
@@ -544,7 +555,7 @@ func (c *simClient) packTrees(commit *Commit) (*simIntent, error) {
 		}
 		dirs[name[:1]].Entries = append(dirs[name[:1]].Entries, Entry{Key: []byte(name), Refs: c.files[name]})
 	}
-	root, snaps, tree := &Node{}, &Node{}, map[Name]bool{}
+	root, snaps, tree := &Node{}, &Node{}, map[simNeed]bool{}
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
 		addNeeds(tree, dirs[dir])
 		root.Entries = append(root.Entries, Entry{Key: []byte(dir), Refs: []Ref{t.add(dirs[dir])}})
@@ -573,14 +584,14 @@ func (c *simClient) packTrees(commit *Commit) (*simIntent, error) {
 }
 
 // needsOf returns which multichunks a commit needs, of whose tree the multichunks below the root are given.
-func (c *simClient) needsOf(commit *Commit, tree map[Name]bool) map[Name]bool {
+func (c *simClient) needsOf(commit *Commit, tree map[simNeed]bool) map[simNeed]bool {
 	if !commit.Root.IsZero() {
-		tree[commit.Root.Hint.Multichunk] = true
+		tree[needOf(commit.Root)] = true
 		c.w.trees[treeOf(commit.Root)] = tree
 	}
 	needs := maps.Clone(tree)
 	if !commit.Snapshots.IsZero() {
-		needs[commit.Snapshots.Hint.Multichunk] = true
+		needs[needOf(commit.Snapshots)] = true
 	}
 	for _, root := range c.snaps {
 		maps.Copy(needs, c.w.trees[treeOf(root)])
@@ -588,10 +599,10 @@ func (c *simClient) needsOf(commit *Commit, tree map[Name]bool) map[Name]bool {
 	return needs
 }
 
-func addNeeds(needs map[Name]bool, n *Node) {
+func addNeeds(needs map[simNeed]bool, n *Node) {
 	for i := range n.Entries {
 		for _, ref := range n.Entries[i].Refs {
-			needs[ref.Hint.Multichunk] = true
+			needs[needOf(ref)] = true
 		}
 	}
 }
@@ -646,7 +657,7 @@ func (c *simClient) sealCommit(commit *Commit, i *simIntent) error {
 	if err != nil {
 		return err
 	}
-	o := &simCommit{head: sealed.Head, vv: map[chain]Head{}, needs: map[Name]bool{}}
+	o := &simCommit{head: sealed.Head, vv: map[chain]Head{}, needs: map[simNeed]bool{}}
 	for _, h := range commit.Seen {
 		o.vv[h.chain()] = h
 	}
@@ -834,12 +845,35 @@ func (c *simClient) load(commit *Commit) (*simState, error) {
 	return s, nil
 }
 
+// moved reads the group in which a node lies that is not where its hint says; err is what came of that.
+func (c *simClient) moved(ref Ref, err error) (*Group, error) {
+	repo := c.slot.repo
+	if _, err := repo.ReadMoves(c.w.ctx); err != nil {
+		return nil, err
+	}
+	for _, to := range repo.MovedTo(ref.Hint.Multichunk) {
+		_, table, terr := repo.ReadTable(repo.RemoteReader(c.w.ctx, to), -1, to)
+		if terr != nil && !errors.Is(terr, remote.ErrNotExist) {
+			return nil, terr
+		}
+		for _, e := range table {
+			if e.ID == ref.ID {
+				return repo.ReadGroup(repo.RemoteReader(c.w.ctx, to), -1, e.Hint)
+			}
+		}
+	}
+	return nil, err
+}
+
 func (c *simClient) node(ref Ref, s *simState) (*Node, error) {
 	if ref.IsZero() {
 		return &Node{}, nil
 	}
 	repo := c.slot.repo
 	g, err := repo.ReadGroup(repo.RemoteReader(c.w.ctx, ref.Hint.Multichunk), -1, ref.Hint)
+	if errors.Is(err, remote.ErrNotExist) {
+		g, err = c.moved(ref, err)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -426,6 +426,9 @@ func (rg *regrouper) note(id ID, n Name) {
 
 // put publishes where the chunks of a new multichunk come from, and puts it.
 func (rg *regrouper) put(ctx context.Context, s *Sealed) error {
+	if rg.c.packed != nil {
+		rg.c.packed(s)
+	}
 	from := map[Name]bool{}
 	rg.m.mu.Lock()
 	for _, e := range s.Table {
@@ -442,9 +445,6 @@ func (rg *regrouper) put(ctx context.Context, s *Sealed) error {
 	}
 	rg.out.To++
 	rg.out.ToBytes += int64(len(s.Wire))
-	if rg.c.packed != nil {
-		rg.c.packed(s)
-	}
 	s.Release()
 	return nil
 }

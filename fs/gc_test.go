@@ -1,0 +1,135 @@
+package fs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/cache/cachetest"
+	"github.com/dedupfs/dedupfs/remote/remotetest"
+	"github.com/dedupfs/dedupfs/store"
+	"github.com/dedupfs/dedupfs/store/storetest"
+)
+
+// checked fails unless every byte on the remote is right.
+func checked(t *testing.T, e *env) {
+	t.Helper()
+	report, err := storetest.Open(t, e.st).Check(ctx, &store.CheckOptions{ReadData: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range report.Damages {
+		t.Errorf("%s: %v", d.Object, d.Err)
+	}
+}
+
+var errKilled = errors.New("killed")
+
+// TestCollectKilled stops a collector at every single call of its remote, while another client is mounted and writes. All is there each
+// time, and the next collector finishes.
+func TestCollectKilled(t *testing.T) {
+	a := newEnv(t)
+	a.opt.Logger = slog.New(slog.DiscardHandler)
+	want := map[string][]byte{}
+	fill := func(round int) {
+		t.Helper()
+		for i := range 6 {
+			name := fmt.Sprintf("file %d", i)
+			if i == round%6 || want[name] == nil {
+				if want[name] != nil {
+					a.remove(name)
+				}
+				want[name] = randomBytes(t, 60_000)
+				a.write(name, 0, want[name])
+				a.sync()
+			}
+		}
+	}
+	next := func(i int) int {
+		if longRun {
+			return i + 1
+		}
+		return i + 1 + i/4
+	}
+	for i, ran := 1, false; !ran; i = next(i) {
+		fill(i)
+		var calls atomic.Int64
+		f := remotetest.NewFault(a.st, nil)
+		o := &env{t: t, st: a.st, disk: cachetest.NewDisk(0), opt: a.opt}
+		repo := storetest.Open(t, f)
+		ca, err := cache.Open(ctx, "", repo, &cache.Options{Files: o.disk, Segment: 4 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := Open(ctx, ca, repo, &o.opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, kill := context.WithCancel(ctx)
+		f.SetHook(func(op, name string) error {
+			if calls.Add(1) >= int64(i) {
+				kill()
+				return errKilled
+			}
+			return nil
+		})
+		_, err = v.Collect(run, CollectOptions{MaxUnused: 0.05, AllowMost: true}, nil)
+		ran = err == nil
+		kill()
+		v.learner.close() // without a good end
+		v.follower.close()
+		v.commits.close()
+		ca.Close()
+		for _, m := range mustMembers(t, a) {
+			if m.State == store.MemberActive && m.Incarnation == ca.State().Incarnation {
+				if _, err := a.repo.Evict(ctx, m.Incarnation); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		checked(t, a)
+		for name, data := range want {
+			if !bytes.Equal(a.read(name), data) {
+				t.Fatalf("%s differs after a collector was stopped at call %d", name, i)
+			}
+		}
+		if t.Failed() {
+			t.Fatalf("after a collector was stopped at call %d", i)
+		}
+	}
+	for range 3 {
+		if c, err := a.v.Collect(ctx, CollectOptions{MaxUnused: 0.05, AllowMost: true}, nil); err != nil || len(c.Waiting) > 0 {
+			t.Fatalf("Collect = %+v, %v", c, err)
+		}
+	}
+	checked(t, a)
+	live := int64(6 * 60_000)
+	data := int64(0)
+	for _, name := range a.st.InDir("data") {
+		b, _ := a.st.Object(name)
+		data += int64(len(b))
+	}
+	if data > live*12/10+64<<10 {
+		t.Errorf("%d bytes in multichunks, %d of them in files", data, live)
+	}
+	fresh := a.other()
+	for name, data := range want {
+		if !bytes.Equal(fresh.read(name), data) {
+			t.Errorf("%s differs on a new machine", name)
+		}
+	}
+}
+
+func mustMembers(t *testing.T, e *env) []store.Member {
+	t.Helper()
+	members, err := storetest.Open(t, e.st).Members(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return members
+}
