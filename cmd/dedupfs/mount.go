@@ -234,13 +234,16 @@ func checkMountPoint(dir string) error {
 	return nil
 }
 
-// mappedMemory is about what the program and the mapped files of the local
-// database take, which the garbage collector does not know of, in bytes.
-const mappedMemory = 48 << 20
+// mappedMemory is what of --memory is left to what the garbage collector does not
+// know of: the program, and the mapped files of the local database. It is no more than
+// these take: with less room than is left, a heap that is large for a
+// while, as after a million small writes, has it collect garbage all the time.
+const mappedMemory = 46 << 20
 
 // tuneMemory makes the garbage collector keep to --memory: it gets busier as
-// the limit comes near.
+// the limit comes near, and never lets the heap double.
 func (a *app) tuneMemory() {
 	memory := int64(a.g.memory)
 	debug.SetMemoryLimit(max(memory-mappedMemory, memory/2))
+	debug.SetGCPercent(50)
 }
