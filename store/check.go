@@ -105,8 +105,8 @@ type checker struct {
 
 	// What has been listed.
 	keys, keyrings, repositories, registrations, notices, hooks, moves []string
-	commits                                                     map[chain]map[Seq][]string
-	sizes                                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
+	commits                                                            map[chain]map[Seq][]string
+	sizes                                                              map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
 	roots   []Ref // of all heads
 	spares  spares
