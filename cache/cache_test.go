@@ -674,8 +674,8 @@ func TestDamagedRemote(t *testing.T) {
 		t.Fatalf("Chunk = %v, want ErrCorrupt that names multichunk %v", err, name)
 	}
 	n := f.st.gets.Load()
-	if most := int64(2 + 4*len(f.mem.Names())); n > most {
-		t.Errorf("%d gets for a damaged object, want 2 of it and %d at most to look for its chunks in all others", n, most-2)
+	if n > 10 {
+		t.Errorf("%d gets for a damaged object, want 2 of it and a few to look for its chunks elsewhere", n)
 	}
 	if _, err := f.c.Chunk(t.Context(), chunks[0].ref); !errors.Is(err, store.ErrCorrupt) || f.st.gets.Load() != n {
 		t.Errorf("Chunk = %v after %d gets, want ErrCorrupt at once", err, f.st.gets.Load())

@@ -278,11 +278,8 @@ func (c *Cache) Regain(names ...store.Name) error {
 // mend returns a multichunk that is damaged on the remote as it was, by its parity,
 // and keeps it.
 func (c *Cache) mend(ctx context.Context, n store.Name) (whole []byte, err error) {
-	err = c.patiently(ctx, func() error {
-		wire, err := c.repo.Storage().Get(ctx, store.ObjectName(n), 0, -1)
-		if err == nil {
-			whole, err = c.repo.Mend(ctx, n, wire)
-		}
+	err = c.patiently(ctx, func() (err error) {
+		whole, err = c.repo.Mend(ctx, n, nil)
 		return err
 	})
 	if err != nil {

@@ -374,13 +374,12 @@ func (c *Cache) patiently(ctx context.Context, read func() error) error {
 	for pause := c.o.RetryMin; ; pause = min(2*pause, c.o.RetryMax) {
 		err := read()
 		switch {
-		case err == nil, ctx.Err() != nil, errors.Is(err, remote.ErrAuth), errors.Is(err, store.ErrCorrupt):
+		case err == nil, ctx.Err() != nil, errors.Is(err, remote.ErrAuth):
 			return err
-		case errors.Is(err, remote.ErrNotExist):
-			if missing {
-				return err
-			}
+		case errors.Is(err, remote.ErrNotExist) && !missing:
 			missing = true // asked twice, because one answer may come from a bad moment
+		case store.IsLost(err), errors.Is(err, store.ErrEpoch):
+			return err
 		case c.o.Offline >= 0 && time.Since(began)+pause > c.o.Offline:
 			return err
 		}

@@ -375,8 +375,8 @@ func (c *checker) dropStrayParity(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Mend returns the object of multichunk n as it was, from what is left of it in wire and its parity. It returns an error that IsLost
-// knows if that cannot be done.
+// Mend returns the object of multichunk n as it was, from its parity and what is left of it: wire, or what is on the remote if wire is
+// nil. It returns an error that IsLost knows if that cannot be done.
 func (r *Repository) Mend(ctx context.Context, n Name, wire []byte) ([]byte, error) {
 	p, err := r.getParity(ctx, n)
 	if err != nil {
@@ -384,6 +384,11 @@ func (r *Repository) Mend(ctx context.Context, n Name, wire []byte) ([]byte, err
 	}
 	if p == nil {
 		return nil, fmt.Errorf("parity of multichunk %v: %w", n, ErrNotFound)
+	}
+	if wire == nil {
+		if wire, err = r.st.Get(ctx, ObjectName(n), 0, -1); err != nil {
+			return nil, err
+		}
 	}
 	whole, err := p.mend(wire)
 	if err == nil {
