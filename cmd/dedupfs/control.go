@@ -190,6 +190,9 @@ func (m *mounted) list(ctx context.Context, method, path string, in any, item fu
 		return err
 	}
 	resp, err := m.http.Do(req)
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
 	if err != nil {
 		return fmt.Errorf("ask the mount at %s: %w", m.dir, err)
 	}

@@ -84,6 +84,16 @@ func usageError(format string, args ...any) error {
 	return fail(exitUsage, format, args...)
 }
 
+// interrupted is the failure of a command that was interrupted meanwhile.
+type interrupted struct{ err error }
+
+func (i interrupted) Error() string {
+	what := strings.TrimSuffix(i.err.Error(), context.Canceled.Error())
+	return strings.TrimSuffix("interrupted: "+what, ": ")
+}
+
+func (i interrupted) Unwrap() []error { return []error{context.Canceled, i.err} }
+
 // verdict returns the exit code for err and the line that tells people what is
 // wrong and what they can do.
 func verdict(err error) (code int, message string) {

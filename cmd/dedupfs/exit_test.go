@@ -41,6 +41,8 @@ func TestVerdict(t *testing.T) {
 		{fmt.Errorf("poll: %w", &store.ForkError{}), exitHistory, ""},
 		{fmt.Errorf("umount: %w", errNotRemote), exitNotRemote, "not yet"},
 		{fmt.Errorf("list: %w: %w", context.Canceled, remote.ErrUnreachable), exitInterrupted, ""},
+		{interrupted{&failure{exitInterrupted, "context canceled"}}, exitInterrupted, "interrupted"},
+		{interrupted{fmt.Errorf("list: %w", remote.ErrUnreachable)}, exitInterrupted, "interrupted: list: "},
 		{fmt.Errorf("status: %w", &failure{exitHistory, "as the mount said"}), exitHistory, "as the mount said"},
 	} {
 		code, message := verdict(c.err)

@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = usageError("%w; see `%s --help`", err, root.Name())
 	}
 	if ctx.Err() != nil && err != nil {
-		err = fmt.Errorf("%w: %w", context.Canceled, err)
+		err = interrupted{err}
 	}
 	code, message := verdict(err)
 	if message != "" {
