@@ -2,6 +2,7 @@ package store
 
 import (
 	"os"
+	"runtime/debug"
 	"testing"
 	"testing/cryptotest"
 )
@@ -20,6 +21,7 @@ func TestCollectSimulated(t *testing.T) {
 	case testing.Short():
 		seeds = 50
 	}
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // the worlds are small, and make much garbage
 	rig, err := newSimRig()
 	if err != nil {
 		t.Fatal(err)
