@@ -33,9 +33,10 @@ type merger struct {
 	cookie func(parent Ino, name []byte) uint64
 	host   func(store.ClientID) (string, error) // name of a client for people
 
-	marks edits // of conflicts, which the other side has made or unmade
-	nodes map[Ino]*merged
-	names map[Ino]map[string][]*merged // who has which name in a directory, as far as nodes are here
+	marks  edits // of conflicts, which the other side has made or unmade
+	nodes  map[Ino]*merged
+	names  map[Ino]map[string][]*merged // who has which name in a directory, as far as nodes are here
+	groups map[groupOf]*nameGroup       // those in which the other side has changed an entry; in the end all that are looked at
 }
 
 // The states of a merger.
@@ -108,7 +109,7 @@ func mergeTrees(ctx context.Context, base, first, second *tree.Tree, cookie func
 
 func mergeOnto(ctx context.Context, sides [3]*tree.Tree, onto, from int, cookie func(Ino, []byte) uint64, host func(store.ClientID) (string, error)) (store.Ref, error) {
 	m := &merger{onto: onto, cookie: cookie, host: host, marks: edits{},
-		nodes: map[Ino]*merged{}, names: map[Ino]map[string][]*merged{}}
+		nodes: map[Ino]*merged{}, names: map[Ino]map[string][]*merged{}, groups: map[groupOf]*nameGroup{}}
 	for i, t := range sides {
 		m.states[i] = &layered{base: t}
 	}
@@ -118,6 +119,7 @@ func mergeOnto(ctx context.Context, sides [3]*tree.Tree, onto, from int, cookie 
 			m.marks[string(k)] = after
 			return nil
 		}
+		m.touchGroup(string(k))
 		return touch(touched, string(k), before, after)
 	})
 	if err != nil {
@@ -152,6 +154,18 @@ func touch(touched map[Ino]bool, k string, before, after *store.Entry) error {
 		touched[ino] = true
 	}
 	return nil
+}
+
+// touchGroup notes that the other side has changed a directory entry. The inode of the entry may end up elsewhere, and the cookie that
+// another one has under this name still depends on the change.
+func (m *merger) touchGroup(k string) {
+	dir, kind, rest, ok := splitKey(k)
+	if !ok || kind != keyEntry {
+		return
+	}
+	if _, name, ok := splitEntry(rest); ok {
+		m.groupFor(nameIn{dir, name})
+	}
 }
 
 // run merges what the side that is not edited has changed: the inodes touched.

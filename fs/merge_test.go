@@ -630,6 +630,43 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// TestMergeCookies lets one side move a name to another cookie, for a file that in the end is somewhere else.
+func TestMergeCookies(t *testing.T) {
+	base, root := simStart(t)
+	a, b := base.fork(t, root, 1), base.fork(t, root, 2)
+	a.replace("/other", "a")
+	a.rename("/f", "/q/moved")
+
+	at := nameIn{Root, "other"}
+	b.remove("/other")
+	taker := sameHash(at)
+	b.write("/"+taker, "takes its cookie")
+	b.commit(t)
+	b.rename("/f", "/other")
+	b.commit(t)
+	b.remove("/" + taker)
+
+	ra, rb := a.commit(t), b.commit(t)
+	if a.slots[at] == b.slots[at] || base.slots[at] != a.slots[at] {
+		t.Fatalf("cookies %x, %x and %x: this shows nothing", base.slots[at], a.slots[at], b.slots[at])
+	}
+	got := base.fork(t, base.merge(t, root, ra, rb), 80)
+	for path, want := range map[string]string{"/other": "a", "/q/moved": "base /f"} {
+		if n := got.inodes[got.find(path)]; n == nil || n.data != want {
+			t.Errorf("%s is not %q:\n%s", path, want, got.list(t))
+		}
+	}
+}
+
+// sameHash returns a name that has the hash of another in its directory.
+func sameHash(at nameIn) string {
+	for i := 0; ; i++ {
+		if name := fmt.Sprint("a", i); simCookie(at.parent, []byte(name)) == simCookie(at.parent, []byte(at.name)) {
+			return name
+		}
+	}
+}
+
 func TestConflictName(t *testing.T) {
 	long := strings.Repeat("ä", 120) + ".jpeg"
 	for _, tc := range []struct{ name, host, want string }{

@@ -174,7 +174,6 @@ func (n *merged) countNames(onto int) {
 // edits returns what has to be changed in the state onto, in the order of keys.
 func (m *merger) edits(ctx context.Context) ([]tree.Edit, error) {
 	out := maps.Clone(m.marks)
-	groups := map[groupOf]*nameGroup{}
 	for _, n := range m.sorted() {
 		m.editRecords(out, n)
 		if n.lost && n.alive() {
@@ -182,13 +181,13 @@ func (m *merger) edits(ctx context.Context) ([]tree.Edit, error) {
 			out[k] = &store.Entry{Key: []byte(k)}
 		}
 		for _, l := range n.was[m.onto].links {
-			m.groupFor(groups, l).gone[l.name] = true
+			m.groupFor(l).gone[l.name] = true
 		}
 		for _, l := range n.links {
-			m.groupFor(groups, l.nameIn).here[l.name] = n
+			m.groupFor(l.nameIn).here[l.name] = n
 		}
 	}
-	for g, names := range groups {
+	for g, names := range m.groups {
 		if err := m.editNames(ctx, out, g, names); err != nil {
 			return nil, err
 		}
@@ -278,12 +277,12 @@ type nameGroup struct {
 	here map[string]*merged
 }
 
-func (m *merger) groupFor(groups map[groupOf]*nameGroup, at nameIn) *nameGroup {
+func (m *merger) groupFor(at nameIn) *nameGroup {
 	g := groupOf{at.parent, m.cookie(at.parent, []byte(at.name))}
-	if groups[g] == nil {
-		groups[g] = &nameGroup{map[string]bool{}, map[string]*merged{}}
+	if m.groups[g] == nil {
+		m.groups[g] = &nameGroup{map[string]bool{}, map[string]*merged{}}
 	}
-	return groups[g]
+	return m.groups[g]
 }
 
 // editNames notes the changes of the entries of one group.
