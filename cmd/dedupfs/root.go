@@ -72,6 +72,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 }
 
 func (a *app) rootCommand() *cobra.Command {
+	pflag.CommandLine = pflag.NewFlagSet("", pflag.ContinueOnError) // without those of rclone's packages, which cobra would take in
 	root := &cobra.Command{
 		Use:   "dedupfs",
 		Short: "A deduplicated, encrypted file system on any storage",
@@ -87,12 +88,14 @@ func (a *app) rootCommand() *cobra.Command {
 	}
 	a.addGlobals(root.PersistentFlags())
 	root.AddCommand(
-		a.initCommand(), a.mountCommand(), a.umountCommand(), a.syncCommand(), a.statusCommand(),
-		a.snapshotCommand(), a.snapshotsCommand(), a.lsCommand(), a.catCommand(), a.restoreCommand(),
-		a.cacheCommand(),
-		a.conflictsCommand(), a.checkCommand(), a.repairCommand(), a.keyCommand(), a.benchmarkCommand(), a.analyzeCommand(), a.limitCommand(), a.experimentCommand(), a.manCommand(), a.versionCommand(),
+		a.initCommand(),
+		a.mountCommand(), a.umountCommand(), a.syncCommand(), a.statusCommand(), a.limitCommand(), a.cacheCommand(),
+		a.snapshotCommand(), a.snapshotsCommand(), a.lsCommand(), a.catCommand(), a.findCommand(), a.diffCommand(), a.historyCommand(), a.restoreCommand(),
+		a.conflictsCommand(), a.clientsCommand(),
+		a.forgetCommand(), a.gcCommand(), a.checkCommand(), a.repairCommand(), a.keyCommand(),
+		a.statsCommand(), a.duCommand(), a.analyzeCommand(), a.experimentCommand(), a.benchmarkCommand(),
+		a.manCommand(), a.versionCommand(),
 	)
-	root.AddCommand(a.statsCommand(), a.duCommand(), a.diffCommand(), a.historyCommand(), a.findCommand(), a.forgetCommand(), a.gcCommand(), a.clientsCommand())
 	return root
 }
 
