@@ -35,6 +35,7 @@ type committer struct {
 	lastErr  atomic.Pointer[error]
 	unstable atomic.Bool // there are local commits that are not published
 	copied   atomic.Bool // nothing is published any more: see ErrCopied
+	lost     sync.Map    // numbers of the files that tellLost has told of
 
 	stop context.CancelFunc
 	done sync.WaitGroup

@@ -21,13 +21,25 @@ func (r remoteNodes) Save(context.Context, *store.Node) (store.Ref, error) {
 	panic("fs: a content is changed by local commits only")
 }
 
-// chunkAt is one chunk of a content.
+// chunkAt is one chunk of a content, or a part of one.
 type chunkAt struct {
-	off, n int64
-	ref    store.Ref
+	off, n     int64
+	ref        store.Ref
+	skip, rest int64 // bytes of the chunk before and after the part; 0 unless it was lost when the file was changed in it
 }
 
 func (c chunkAt) end() int64 { return c.off + c.n }
+
+// part returns what of c lies in [lo, hi), which must not be empty.
+func (c chunkAt) part(lo, hi int64) chunkAt {
+	lo, hi = max(lo, c.off), min(hi, c.end())
+	return chunkAt{off: lo, n: hi - lo, ref: c.ref, skip: c.skip + lo - c.off, rest: c.rest + c.end() - hi}
+}
+
+// want asks for the bytes from off on, which are all in c.
+func (c chunkAt) want(p []byte, off int64) cache.Want {
+	return cache.Want{Ref: c.ref, Size: int(c.skip + c.n + c.rest), From: int(c.skip + off - c.off), To: p}
+}
 
 // contentReader reads an immutable content. It may call the remote: no lock is held when it is used.
 type contentReader struct {
@@ -48,22 +60,33 @@ func offsetKey(off int64) []byte { return binary.BigEndian.AppendUint64(nil, uin
 
 // chunkEntry is the record of one chunk in a content tree.
 func chunkEntry(c chunkAt) *store.Entry {
-	return &store.Entry{Key: offsetKey(c.off), Value: binary.AppendUvarint(nil, uint64(c.n)), Refs: []store.Ref{c.ref}}
+	value := binary.AppendUvarint(nil, uint64(c.n))
+	if c.skip+c.rest > 0 {
+		value = binary.AppendUvarint(value, uint64(c.skip))
+		value = binary.AppendUvarint(value, uint64(c.rest))
+	}
+	return &store.Entry{Key: offsetKey(c.off), Value: value, Refs: []store.Ref{c.ref}}
 }
 
 func parseChunkEntry(e *store.Entry) (chunkAt, error) {
-	n, w := binary.Uvarint(e.Value)
-	if len(e.Key) != 8 || w != len(e.Value) || n == 0 || n > 1<<30 || len(e.Refs) != 1 || e.Refs[0].Kind != store.RefChunk {
+	r := reader{b: e.Value}
+	n, skip, rest := r.uvarint(), uint64(0), uint64(0)
+	if len(r.b) > 0 {
+		skip, rest = r.uvarint(), r.uvarint()
+		r.bad = r.bad || skip == 0 && rest == 0
+	}
+	const most = 1 << 30
+	if len(e.Key) != 8 || r.bad || len(r.b) > 0 || n == 0 || n > most || skip > most || rest > most || len(e.Refs) != 1 || e.Refs[0].Kind != store.RefChunk {
 		return chunkAt{}, fmt.Errorf("chunk of a content: %w", errRecord)
 	}
-	return chunkAt{off: int64(binary.BigEndian.Uint64(e.Key)), n: int64(n), ref: e.Refs[0]}, nil
+	return chunkAt{int64(binary.BigEndian.Uint64(e.Key)), int64(n), e.Refs[0], int64(skip), int64(rest)}, nil
 }
 
 // chunks calls fn for every chunk that ends after from, in order, until it returns false.
 func (c *contentReader) chunks(ctx context.Context, from int64, fn func(chunkAt) bool) error {
 	if c.t == nil {
 		if one := int64(c.m.Allocated); !c.m.Ref.IsZero() && one > from {
-			fn(chunkAt{0, one, c.m.Ref})
+			fn(chunkAt{n: one, ref: c.m.Ref})
 		}
 		return nil
 	}
@@ -93,7 +116,7 @@ func (c *contentReader) before(ctx context.Context, off int64) (at chunkAt, ok b
 		return chunkAt{}, false, nil
 	}
 	if c.t == nil {
-		return chunkAt{0, int64(c.m.Allocated), c.m.Ref}, !c.m.Ref.IsZero(), nil
+		return chunkAt{n: int64(c.m.Allocated), ref: c.m.Ref}, !c.m.Ref.IsZero(), nil
 	}
 	e, ok, err := c.t.Last(ctx, offsetKey(off))
 	if err != nil || !ok {
@@ -115,7 +138,7 @@ func (c *contentReader) readAt(ctx context.Context, p []byte, off int64) error {
 		lo := max(at.off, done)
 		clear(p[done-off : lo-off])
 		done = min(at.end(), hi)
-		wants = append(wants, cache.Want{Ref: at.ref, Size: int(at.n), From: int(lo - at.off), To: p[lo-off : done-off]})
+		wants = append(wants, at.want(p[lo-off:done-off], lo))
 		return done < hi
 	})
 	if err != nil {

@@ -82,6 +82,15 @@ func (e *env) other() *env {
 type plug struct {
 	*remotetest.Mem
 	pulled atomic.Bool
+	away   atomic.Bool // nothing can be read either
+}
+
+// Get reads an object unless the remote is away.
+func (p *plug) Get(ctx context.Context, name string, off, n int64) ([]byte, error) {
+	if p.away.Load() {
+		return nil, remote.ErrUnreachable
+	}
+	return p.Mem.Get(ctx, name, off, n)
 }
 
 // Put stores an object unless the plug is pulled.

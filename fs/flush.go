@@ -37,6 +37,9 @@ type flusher struct {
 	fresh   []chunkAt // chunks of the new cut, in order
 	stale   []int64   // offsets of chunks of the old cut that go, in order
 	dropped int64     // bytes of them
+
+	lost  map[int64]bool // chunks of the old cut that cannot be read any more, by their offsets
+	cause error          // of the first of them
 }
 
 // span is a range of bytes [lo, hi).
@@ -64,6 +67,9 @@ func (v *Volume) flush(ctx context.Context, f *frozenFile, nodes tree.Store) (ex
 	if err := fl.run(dirty); err != nil {
 		return extentMap{}, err
 	}
+	if fl.cause != nil {
+		v.tellLost(ctx, f.in.ino, fl.cause)
+	}
 	return fl.finish(m, old, nodes)
 }
 
@@ -73,7 +79,9 @@ func (fl *flusher) decideKind(m *extentMap) error {
 		return nil
 	}
 	head := make([]byte, kindHead)
-	if err := fl.view.readAt(fl.ctx, head, 0); err != nil {
+	if err := fl.view.readAt(fl.ctx, head, 0); store.IsLost(err) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	if isZero(head) {
@@ -192,6 +200,16 @@ func (fl *flusher) recut(from, hi int64, later []span) (int64, error) {
 			}
 			continue
 		}
+		if part, ok, err := fl.nextLost(at, at+min(flushBuffer, fl.view.size-at)); err != nil {
+			return 0, err
+		} else if ok && part.off == at {
+			fl.fresh = append(fl.fresh, part)
+			at = part.end()
+			if ok, err := met(at); ok || err != nil {
+				return at, err
+			}
+			continue
+		}
 		end, ok, err := fl.cutRun(at, met)
 		if ok || err != nil {
 			return end, err
@@ -201,7 +219,8 @@ func (fl *flusher) recut(from, hi int64, later []span) (int64, error) {
 	return math.MaxInt64, nil
 }
 
-// cutRun cuts the run of data that begins at from. It stops where met says so, or at the end of the run.
+// cutRun cuts the run of data that begins at from. It stops where met says so, or at the end of the run: at a hole, or at what is
+// lost.
 func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, stopped bool, err error) {
 	limit, more := from, true // up to limit it is known to be data; more says that it may go on behind it
 	have := int64(0)          // bytes in the buffer that are not decided yet; they begin at at
@@ -215,8 +234,13 @@ func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, 
 			more = limit == want && want < fl.view.size
 		}
 		fill := min(limit-at, step)
-		if err := fl.view.readAt(fl.ctx, fl.buf[have:fill], at+have); err != nil {
+		if n, err := fl.read(fl.buf[have:fill], at+have); err != nil {
 			return 0, false, err
+		} else if have+n < fill {
+			fill, limit, more = have+n, at+have+n, false
+		}
+		if fill == 0 {
+			return at, false, nil
 		}
 		fl.v.cutBytes.Add(max(fill-have, 0))
 		ends = fl.cut.Ends(ends[:0], fl.buf[:fill], !more)
@@ -245,7 +269,14 @@ func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, 
 func (fl *flusher) nextHole(off, want int64) (int64, error) {
 	part := fl.view
 	part.size = min(part.size, want)
-	return part.nextHole(fl.ctx, off)
+	hole, err := part.nextHole(fl.ctx, off)
+	if err != nil {
+		return 0, err
+	}
+	if lost, ok, err := fl.nextLost(off, hole); ok || err != nil {
+		return lost.off, err
+	}
+	return hole, nil
 }
 
 // add stores one chunk. Zeros are not stored: they are a hole.
@@ -261,7 +292,7 @@ func (fl *flusher) add(off int64, data []byte) error {
 		return err
 	}
 	ref := store.Ref{ID: id, Kind: store.RefChunk, Hint: fl.v.ca.Hint(id)}
-	fl.fresh = append(fl.fresh, chunkAt{off, int64(len(data)), ref})
+	fl.fresh = append(fl.fresh, chunkAt{off: off, n: int64(len(data)), ref: ref})
 	return nil
 }
 
@@ -326,7 +357,7 @@ func (fl *flusher) finish(m, old extentMap, nodes tree.Store) (extentMap, error)
 		allocated += c.n
 	}
 	if old.Ref.Kind == store.RefChunk && !old.Ref.IsZero() { // a single chunk has no tree yet
-		one := chunkAt{0, int64(old.Allocated), old.Ref}
+		one := chunkAt{n: int64(old.Allocated), ref: old.Ref}
 		if len(fl.stale) == 0 {
 			fl.fresh = append([]chunkAt{one}, fl.fresh...)
 		}
@@ -369,7 +400,7 @@ func onlyChunk(ctx context.Context, t *tree.Tree) (*chunkAt, error) {
 	}
 	e := it.Entry()
 	c, err := parseChunkEntry(&e)
-	if err != nil || c.off != 0 || it.Next(ctx) {
+	if err != nil || c.off != 0 || c.skip+c.rest > 0 || it.Next(ctx) {
 		return nil, err
 	}
 	return &c, it.Err()

@@ -1,0 +1,93 @@
+package fs
+
+import (
+	"context"
+
+	"github.com/dedupfs/dedupfs/cache"
+	"github.com/dedupfs/dedupfs/store"
+)
+
+// What lies around a change is cut anew, so it has to be read. If that is lost on the remote, a change must neither wait for ever
+// nor be given up: the new content refers to those parts of the old chunk that did not change, and when it is found again, or
+// stored again, they read again. What is only out of reach is waited for.
+
+// read fills p from off on, as far as nothing is lost, and returns how far that is.
+func (fl *flusher) read(p []byte, off int64) (int64, error) {
+	n := int64(len(p))
+	err := fl.view.readAt(fl.ctx, p, off)
+	if !store.IsLost(err) {
+		return n, err
+	}
+	if err := fl.noteLost(p, off); err != nil {
+		return 0, err
+	}
+	lost, ok, err := fl.nextLost(off, off+n)
+	if err != nil {
+		return 0, err
+	}
+	if ok {
+		n = lost.off - off
+	}
+	return n, fl.view.readAt(fl.ctx, p[:n], off)
+}
+
+// noteLost tries all chunks of the old cut of which bytes are to be read from off on. What is in p afterwards is not said.
+func (fl *flusher) noteLost(p []byte, off int64) error {
+	return fl.needed(off, off+int64(len(p)), func(c chunkAt, at int64) (bool, error) {
+		err := fl.v.ca.ReadChunks(fl.ctx, []cache.Want{c.want(p[c.off-off:][:c.n], c.off)})
+		if !store.IsLost(err) {
+			return true, err
+		}
+		if fl.lost == nil {
+			fl.lost, fl.cause = map[int64]bool{}, err
+		}
+		fl.lost[at] = true
+		return true, nil
+	})
+}
+
+// nextLost returns the first part of a chunk that is known to be lost and needed between lo and hi.
+func (fl *flusher) nextLost(lo, hi int64) (part chunkAt, ok bool, err error) {
+	if len(fl.lost) == 0 {
+		return chunkAt{}, false, nil
+	}
+	err = fl.needed(lo, hi, func(c chunkAt, at int64) (bool, error) {
+		part, ok = c, fl.lost[at]
+		return !ok, nil
+	})
+	return part, ok, err
+}
+
+// needed calls fn for all parts of chunks of the old cut that show through between lo and hi, in order, with the offset of the
+// chunk, until it returns false.
+func (fl *flusher) needed(lo, hi int64, fn func(c chunkAt, at int64) (bool, error)) error {
+	for _, pc := range fl.view.resolve(lo, hi) {
+		if pc.from != fromBase {
+			continue
+		}
+		end, on := pc.off+pc.n, true
+		var bad error
+		err := fl.view.base.chunks(fl.ctx, pc.off, func(c chunkAt) bool {
+			if c.off >= end {
+				return false
+			}
+			on, bad = fn(c.part(pc.off, end), c.off)
+			return on && bad == nil
+		})
+		if err == nil {
+			err = bad
+		}
+		if err != nil || !on {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellLost logs that a file was changed in or beside what is lost, once for each file.
+func (v *Volume) tellLost(ctx context.Context, ino Ino, err error) {
+	if _, told := v.commits.lost.LoadOrStore(ino, true); !told {
+		v.opt.Logger.Error("a file was changed beside what is lost of it; what was written is kept, and the rest reads again when it is found or written again",
+			"file", v.pathOf(ctx, ino), "err", err)
+	}
+}
