@@ -12,7 +12,7 @@ import (
 )
 
 // ErrTooMuch says that garbage collection would delete more than half of a repository.
-var ErrTooMuch = errors.New("more than half of the repository would be deleted; if that is right, allow it")
+var ErrTooMuch = errors.New("more than half of the repository would be deleted; if that is right, run `dedupfs gc --unsafe-allow-delete-most`")
 
 // CollectOptions are options of NewCollector. Nil is the defaults.
 type CollectOptions struct {
@@ -75,6 +75,9 @@ type Condemnation struct {
 	GarbageBytes   int64
 	Notice         *Notice // nil if there was nothing to tell, or it was not wanted
 }
+
+// IsMost reports whether more than half of the repository's bytes are garbage.
+func (f *Condemnation) IsMost() bool { return 2*f.GarbageBytes > f.Bytes }
 
 // SetProgress says whom to tell how far it is.
 func (c *Collector) SetProgress(fn func(done, total int64, stage string)) { c.o.Progress = fn }
@@ -151,10 +154,10 @@ func (c *Collector) CondemnAndRegroup(ctx context.Context, o *RegroupOptions, ev
 
 // tooMuch returns an error if more than half of the repository's bytes are garbage and that was not allowed.
 func (c *Collector) tooMuch(found *Condemnation) error {
-	if c.o.AllowMost || 2*found.GarbageBytes <= found.Bytes {
+	if c.o.AllowMost || !found.IsMost() {
 		return nil
 	}
-	return fmt.Errorf("collect garbage: %d of %d multichunks: %w", len(found.Garbage), found.Multichunks, ErrTooMuch)
+	return fmt.Errorf("%d of %d multichunks: %w", len(found.Garbage), found.Multichunks, ErrTooMuch)
 }
 
 // evictions returns the last commits that count of the incarnations to be evicted.
