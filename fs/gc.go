@@ -27,6 +27,7 @@ type Collected struct {
 	Bytes       int64           `json:"bytes"`             // of them
 	Garbage     int             `json:"garbage"`           // multichunks condemned now, or that would be
 	GarbageSize int64           `json:"garbage_bytes"`     //
+	Most        bool            `json:"most"`              // of a dry run: that is more than half, and AllowMost is needed
 	Pending     int             `json:"condemned"`         // that had been condemned before and were still there
 	PendingSize int64           `json:"condemned_bytes"`   // of those that nothing needs
 	Unreadable  int             `json:"unreadable"`        // multichunks whose tables cannot be read; they stay
@@ -103,6 +104,7 @@ type collection struct {
 	end    time.Time // zero is no bound
 	report func(what string, done, total int64)
 	out    *Collected
+	rounds int // that have found something out
 }
 
 func (r *collection) timeUp() error {
@@ -119,12 +121,13 @@ func (r *collection) dry(ctx context.Context) error {
 		return err
 	}
 	r.found(found)
+	r.out.Most = found.IsMost()
 	waiting, err := r.v.repo.NewCollector(nil).Look(ctx)
 	if err != nil {
 		return err
 	}
 	r.waiting(waiting)
-	if r.out.Garbage > 0 { // everybody has to be asked
+	if r.out.Garbage > 0 || r.out.Regrouped.From > 0 { // everybody has to be asked
 		members, err := r.v.repo.Members(ctx)
 		if err != nil {
 			return err
@@ -147,40 +150,56 @@ func (r *collection) all(ctx context.Context) error {
 			return err
 		}
 	}
+	for range waitRounds {
+		waited, err := r.round(ctx)
+		if err != nil || !waited {
+			return err
+		}
+	}
+	return nil
+}
+
+// waitRounds is how many times a collection that waits begins anew. What was needed only because a client had not seen newer states is
+// garbage once it has answered; with clients that go on writing that has no end.
+const waitRounds = 3
+
+// round condemns, and deletes what it can. It reports whether it has waited for somebody's answer.
+func (r *collection) round(ctx context.Context) (waited bool, err error) {
 	r.report("uploading", 0, 0)
 	if err := r.v.Sync(ctx, nil); err != nil {
-		return err
+		return false, err
 	}
 	if err := r.condemn(ctx); err != nil {
-		return err
+		return false, err
 	}
 	if err := r.v.Sync(ctx, nil); err != nil { // answers
-		return err
+		return false, err
 	}
 	for {
 		waiting, err := r.c.Look(ctx)
 		if err != nil {
-			return err
+			return false, err
 		}
 		r.waiting(waiting)
 		if err := r.settle(ctx); err != nil {
-			return err
+			return false, err
 		}
 		if r.c.Ready() > 0 {
-			return nil
+			return false, nil
 		}
 		if err := r.delete(ctx); err != nil {
-			return err
+			return false, err
 		}
 		if len(waiting) == 0 || !r.o.Wait {
-			return nil
+			return waited, nil
 		}
+		waited = true
 		r.report(fmt.Sprintf("waiting for %d clients", len(waiting)), 0, 0)
 		if err := r.sleep(ctx, collectPoll); err != nil {
-			return err
+			return false, err
 		}
 		if err := r.v.follower.poll(ctx, true); err != nil { // others' notices are answered too
-			return err
+			return false, err
 		}
 	}
 }
@@ -189,7 +208,11 @@ func (r *collection) regroup() *store.RegroupOptions {
 	if r.o.MaxUnused < 0 {
 		return nil
 	}
-	return &store.RegroupOptions{MaxUnused: r.o.MaxUnused, MaxBytes: r.o.MaxBytes, End: r.end}
+	left := r.o.MaxBytes - r.out.Regrouped.Live // by earlier rounds
+	if r.o.MaxBytes > 0 && left <= 0 {
+		return nil
+	}
+	return &store.RegroupOptions{MaxUnused: r.o.MaxUnused, MaxBytes: max(left, 0), End: r.end}
 }
 
 func (r *collection) condemn(ctx context.Context) error {
@@ -203,11 +226,16 @@ func (r *collection) condemn(ctx context.Context) error {
 	return err
 }
 
+// found adds what one round has found. What was there is what the first one has seen.
 func (r *collection) found(f *store.Condemnation) {
-	r.out.Multichunks, r.out.Bytes, r.out.Unreadable = f.Multichunks, f.Bytes, f.Unreadable
-	r.out.Garbage, r.out.GarbageSize = len(f.Garbage), f.GarbageBytes
-	r.out.Pending, r.out.PendingSize = f.Condemned, f.CondemnedBytes
-	r.out.Regrouped = f.Regrouped
+	if r.rounds++; r.rounds == 1 {
+		r.out.Multichunks, r.out.Bytes = f.Multichunks, f.Bytes
+		r.out.Pending, r.out.PendingSize = f.Condemned, f.CondemnedBytes
+	}
+	r.out.Unreadable = f.Unreadable
+	r.out.Garbage += len(f.Garbage)
+	r.out.GarbageSize += f.GarbageBytes
+	r.out.Regrouped.Add(&f.Regrouped)
 }
 
 // settle waits until what was looked at can be deleted, if that is wanted or does not take long.

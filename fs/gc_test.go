@@ -133,3 +133,40 @@ func mustMembers(t *testing.T, e *env) []store.Member {
 	}
 	return members
 }
+
+// TestCollectWaits lets a client answer late that keeps an old state only since it has not seen the newer one.
+func TestCollectWaits(t *testing.T) {
+	a := newEnv(t)
+	a.write("kept", 0, randomBytes(t, 60_000))
+	a.sync()
+	a.write("gone", 0, randomBytes(t, 60_000))
+	a.sync()
+	b := a.other()
+	b.write("b", 0, []byte("b"))
+	b.sync()
+	a.sync()
+	a.remove("gone")
+	a.sync()
+	told := make(chan bool)
+	report := func(what string, done, total int64) {
+		if what == "waiting for 1 clients" {
+			told <- true
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for range told {
+			if err := b.v.Sync(ctx, nil); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	c, err := a.v.Collect(ctx, CollectOptions{Wait: true, MaxUnused: -1, AllowMost: true}, report)
+	close(told)
+	<-ended
+	if err != nil || c.DeletedSize < 60_000 || len(c.Waiting) > 0 {
+		t.Errorf("Collect = %+v, %v, want what is gone deleted", c, err)
+	}
+	checked(t, b)
+}

@@ -192,6 +192,15 @@ type Regrouped struct {
 	ToBytes   int64 `json:"to_bytes"`
 }
 
+// Add adds what another run has done.
+func (r *Regrouped) Add(o *Regrouped) {
+	r.From += o.From
+	r.FromBytes += o.FromBytes
+	r.Live += o.Live
+	r.To += o.To
+	r.ToBytes += o.ToBytes
+}
+
 // partial is a multichunk of which something is needed, as the plan found it.
 type partial struct {
 	name        Name
