@@ -111,6 +111,9 @@ func (a *app) tellCollected(c *fs.Collected) {
 	out := func(format string, args ...any) { fmt.Fprintf(a.stdout, format+"\n", args...) }
 	if c.DryRun {
 		out("%d of %d multichunks would be removed: %s of %s", c.Garbage, c.Multichunks, humanSize(c.GarbageSize), humanSize(c.Bytes))
+		if c.Most {
+			out("that is more than half, and needs --unsafe-allow-delete-most")
+		}
 	} else {
 		out("deleted %d multichunks, %s", c.Deleted, humanSize(c.DeletedSize))
 	}
@@ -119,10 +122,14 @@ func (a *app) tellCollected(c *fs.Collected) {
 		if c.DryRun {
 			verb = "would regroup"
 		}
-		out("%s %d multichunks of %s: %s of them is needed", verb, r.From, humanSize(r.FromBytes), humanSize(r.Live))
+		out("%s %d multichunks of %s: %s of them is needed, %s comes back", verb, r.From, humanSize(r.FromBytes), humanSize(r.Live),
+			humanSize(max(r.FromBytes-r.Live, 0)))
 	}
 	if c.Pending > 0 && c.DryRun {
 		out("%d more have been condemned before: %s of them will go", c.Pending, humanSize(c.PendingSize))
+	}
+	if n := c.Garbage + c.Pending; n > 0 && len(c.Waiting) > 0 && !c.DryRun {
+		out("condemned %d multichunks, %s", n, humanSize(c.GarbageSize+c.PendingSize))
 	}
 	if c.Unreadable > 0 {
 		out("%d multichunks cannot be read and are left alone; see `dedupfs check`", c.Unreadable)
