@@ -45,6 +45,9 @@ func (r *readAhead) bring(ctx context.Context, c *contentReader, from, to int64)
 	r.brought = to
 	var refs []store.Ref
 	err := c.chunks(ctx, from, func(at chunkAt) bool {
+		if at.nested() {
+			return at.end() < to
+		}
 		if n := len(refs); n == 0 || at.ref.Hint.IsZero() || refs[n-1].Hint != at.ref.Hint { // neighbours mostly lie in one group
 			refs = append(refs, at.ref)
 			r.coming = append(r.coming, at)

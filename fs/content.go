@@ -21,12 +21,15 @@ func (r remoteNodes) Save(context.Context, *store.Node) (store.Ref, error) {
 	panic("fs: a content is changed by local commits only")
 }
 
-// chunkAt is one chunk of a content, or a part of one.
+// chunkAt is one chunk of a content, or a part of one, or a part of a whole content whose list of chunks was lost.
 type chunkAt struct {
 	off, n     int64
 	ref        store.Ref
 	skip, rest int64 // bytes of the chunk before and after the part; 0 unless it was lost when the file was changed in it
 }
+
+// nested reports whether c is a part of another content.
+func (c chunkAt) nested() bool { return c.ref.Kind == store.RefNode }
 
 func (c chunkAt) end() int64 { return c.off + c.n }
 
@@ -46,10 +49,11 @@ type contentReader struct {
 	ca *cache.Cache
 	m  extentMap
 	t  *tree.Tree // nil if the content is at most one chunk
+	v  *Volume
 }
 
 func (v *Volume) contentReader(m extentMap) *contentReader {
-	c := &contentReader{ca: v.ca, m: m}
+	c := &contentReader{ca: v.ca, m: m, v: v}
 	if m.Ref.Kind == store.RefNode && !m.Ref.IsZero() {
 		c.t = tree.New(remoteNodes{v.ca}, m.Ref, v.treeOptions())
 	}
@@ -75,11 +79,18 @@ func parseChunkEntry(e *store.Entry) (chunkAt, error) {
 		skip, rest = r.uvarint(), r.uvarint()
 		r.bad = r.bad || skip == 0 && rest == 0
 	}
-	const most = 1 << 30
-	if len(e.Key) != 8 || r.bad || len(r.b) > 0 || n == 0 || n > most || skip > most || rest > most || len(e.Refs) != 1 || e.Refs[0].Kind != store.RefChunk {
+	most := uint64(1) << 30
+	if len(e.Refs) == 1 && e.Refs[0].Kind == store.RefNode {
+		most = maxSize
+	}
+	if len(e.Key) != 8 || r.bad || len(r.b) > 0 || n == 0 || n > most || skip > most || rest > most || len(e.Refs) != 1 {
 		return chunkAt{}, fmt.Errorf("chunk of a content: %w", errRecord)
 	}
-	return chunkAt{int64(binary.BigEndian.Uint64(e.Key)), int64(n), e.Refs[0], int64(skip), int64(rest)}, nil
+	off := binary.BigEndian.Uint64(e.Key)
+	if off > maxSize-n || skip > maxSize-n || rest > maxSize-n-skip {
+		return chunkAt{}, fmt.Errorf("chunk of a content: %w", errRecord)
+	}
+	return chunkAt{int64(off), int64(n), e.Refs[0], int64(skip), int64(rest)}, nil
 }
 
 // chunks calls fn for every chunk that ends after from, in order, until it returns false.
@@ -131,6 +142,7 @@ func (c *contentReader) readAt(ctx context.Context, p []byte, off int64) error {
 	done := off
 	hi := off + int64(len(p))
 	var wants []cache.Want
+	var nested []nestedWant
 	err := c.chunks(ctx, off, func(at chunkAt) bool {
 		if at.off >= hi {
 			return false
@@ -138,6 +150,10 @@ func (c *contentReader) readAt(ctx context.Context, p []byte, off int64) error {
 		lo := max(at.off, done)
 		clear(p[done-off : lo-off])
 		done = min(at.end(), hi)
+		if at.nested() {
+			nested = append(nested, nestedWant{at, lo, p[lo-off : done-off]})
+			return done < hi
+		}
 		wants = append(wants, at.want(p[lo-off:done-off], lo))
 		return done < hi
 	})
@@ -145,7 +161,20 @@ func (c *contentReader) readAt(ctx context.Context, p []byte, off int64) error {
 		return err
 	}
 	clear(p[done-off:])
+	for _, w := range nested {
+		below := c.v.contentReader(extentMap{Ref: w.at.ref})
+		if err := below.readAt(ctx, w.to, w.at.skip+w.lo-w.at.off); err != nil {
+			return err
+		}
+	}
 	return c.ca.ReadChunks(ctx, wants)
+}
+
+// nestedWant is a run of bytes of a part of another content.
+type nestedWant struct {
+	at chunkAt
+	lo int64
+	to []byte
 }
 
 // fileView is a file's content as it is at one moment: layers over a content. The layers must not change while it is

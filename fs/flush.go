@@ -52,8 +52,23 @@ func (v *Volume) flush(ctx context.Context, f *frozenFile, nodes tree.Store) (ex
 		old = extentMap{}
 	}
 	old.Length = min(old.Length, f.layer.clip)
-	fl := &flusher{v: v, ctx: ctx, view: fileView{log: v.log, layers: []*layer{f.layer}, base: v.contentReader(old), size: f.size}}
+	m, err := v.flushOver(ctx, f, v.contentReader(old), nodes, nil)
+	if store.IsLost(err) && old.Ref.Kind == store.RefNode && !old.Ref.IsZero() {
+		// The list of the old chunks is lost: they are referred to all together.
+		old.Allocated = uint64(old.Length)
+		return v.flushOver(ctx, f, &contentReader{ca: v.ca, m: old, v: v}, nodes, err)
+	}
+	return m, err
+}
+
+// flushOver is flush over a given content, which is known to be lost if cause is not nil.
+func (v *Volume) flushOver(ctx context.Context, f *frozenFile, base *contentReader, nodes tree.Store, cause error) (extentMap, error) {
+	old := base.m
+	fl := &flusher{v: v, ctx: ctx, view: fileView{log: v.log, layers: []*layer{f.layer}, base: base, size: f.size}}
 	m := extentMap{Kind: old.Kind, Decided: old.Decided, Length: f.size}
+	if cause != nil {
+		fl.lost, fl.cause = map[int64]bool{0: true}, cause
+	}
 	if err := fl.decideKind(&m); err != nil {
 		return extentMap{}, err
 	}
@@ -200,9 +215,9 @@ func (fl *flusher) recut(from, hi int64, later []span) (int64, error) {
 			}
 			continue
 		}
-		if part, ok, err := fl.nextLost(at, at+min(flushBuffer, fl.view.size-at)); err != nil {
+		if part, ok, err := fl.lostAt(at); err != nil {
 			return 0, err
-		} else if ok && part.off == at {
+		} else if ok {
 			fl.fresh = append(fl.fresh, part)
 			at = part.end()
 			if ok, err := met(at); ok || err != nil {
@@ -356,7 +371,7 @@ func (fl *flusher) finish(m, old extentMap, nodes tree.Store) (extentMap, error)
 	for _, c := range fl.fresh {
 		allocated += c.n
 	}
-	if old.Ref.Kind == store.RefChunk && !old.Ref.IsZero() { // a single chunk has no tree yet
+	if fl.view.base.t == nil && !old.Ref.IsZero() { // a single chunk has no tree yet
 		one := chunkAt{n: int64(old.Allocated), ref: old.Ref}
 		if len(fl.stale) == 0 {
 			fl.fresh = append([]chunkAt{one}, fl.fresh...)
@@ -400,7 +415,7 @@ func onlyChunk(ctx context.Context, t *tree.Tree) (*chunkAt, error) {
 	}
 	e := it.Entry()
 	c, err := parseChunkEntry(&e)
-	if err != nil || c.off != 0 || c.skip+c.rest > 0 || it.Next(ctx) {
+	if err != nil || c.off != 0 || c.skip+c.rest > 0 || c.nested() || it.Next(ctx) {
 		return nil, err
 	}
 	return &c, it.Err()

@@ -3,13 +3,13 @@ package fs
 import (
 	"context"
 
-	"github.com/dedupfs/dedupfs/cache"
 	"github.com/dedupfs/dedupfs/store"
 )
 
 // What lies around a change is cut anew, so it has to be read. If that is lost on the remote, a change must neither wait for ever
 // nor be given up: the new content refers to those parts of the old chunk that did not change, and when it is found again, or
-// stored again, they read again. What is only out of reach is waited for.
+// stored again, they read again. If the list of the old chunks is lost, the old content as a whole takes the place of a chunk. What
+// is only out of reach is waited for.
 
 // read fills p from off on, as far as nothing is lost, and returns how far that is.
 func (fl *flusher) read(p []byte, off int64) (int64, error) {
@@ -34,7 +34,7 @@ func (fl *flusher) read(p []byte, off int64) (int64, error) {
 // noteLost tries all chunks of the old cut of which bytes are to be read from off on. What is in p afterwards is not said.
 func (fl *flusher) noteLost(p []byte, off int64) error {
 	return fl.needed(off, off+int64(len(p)), func(c chunkAt, at int64) (bool, error) {
-		err := fl.v.ca.ReadChunks(fl.ctx, []cache.Want{c.want(p[c.off-off:][:c.n], c.off)})
+		err := fl.view.base.readAt(fl.ctx, p[c.off-off:][:c.n], c.off)
 		if !store.IsLost(err) {
 			return true, err
 		}
@@ -48,7 +48,7 @@ func (fl *flusher) noteLost(p []byte, off int64) error {
 
 // nextLost returns the first part of a chunk that is known to be lost and needed between lo and hi.
 func (fl *flusher) nextLost(lo, hi int64) (part chunkAt, ok bool, err error) {
-	if len(fl.lost) == 0 {
+	if fl.cause == nil {
 		return chunkAt{}, false, nil
 	}
 	err = fl.needed(lo, hi, func(c chunkAt, at int64) (bool, error) {
@@ -56,6 +56,18 @@ func (fl *flusher) nextLost(lo, hi int64) (part chunkAt, ok bool, err error) {
 		return !ok, nil
 	})
 	return part, ok, err
+}
+
+// lostAt returns the part of a chunk that is known to be lost and begins at off, as long as it shows through.
+func (fl *flusher) lostAt(off int64) (part chunkAt, ok bool, err error) {
+	for window := int64(flushBuffer); ; window = min(2*window, lastWindow) {
+		hi := off + min(window, fl.view.size-off)
+		part, ok, err = fl.nextLost(off, hi)
+		ok = ok && part.off == off
+		if !ok || err != nil || part.end() < hi || hi == fl.view.size {
+			return part, ok, err
+		}
+	}
 }
 
 // needed calls fn for all parts of chunks of the old cut that show through between lo and hi, in order, with the offset of the

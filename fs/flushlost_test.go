@@ -24,17 +24,22 @@ func (e *env) multichunks(name string) (names []store.Name) {
 	return names
 }
 
-func (e *env) chunksOf(name string) (cs []chunkAt) {
+func (e *env) contentOf(name string) (m *extentMap) {
 	e.t.Helper()
-	var m *extentMap
 	ino := e.walk(name)
 	err := e.v.view(ctx, func(r *layered) (err error) {
 		m, err = loadExtentMap(ctx, r, ino)
 		return err
 	})
-	if err == nil {
-		err = e.v.contentReader(*m).chunks(ctx, 0, func(c chunkAt) bool { cs = append(cs, c); return true })
+	if err != nil {
+		e.t.Fatal(err)
 	}
+	return m
+}
+
+func (e *env) chunksOf(name string) (cs []chunkAt) {
+	e.t.Helper()
+	err := e.v.contentReader(*e.contentOf(name)).chunks(ctx, 0, func(c chunkAt) bool { cs = append(cs, c); return true })
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -356,5 +361,54 @@ func TestOverwriteUnreachable(t *testing.T) {
 	data[5000] = 'x'
 	if got := e.read("a"); !bytes.Equal(got, data) {
 		t.Error("other content")
+	}
+}
+
+// TestOverwriteLostList changes a file whose list of chunks is lost, time and again, and finds all of it when that is back.
+func TestOverwriteLostList(t *testing.T) {
+	e := newImpatientEnv(t)
+	data, other := randomData(1, 3<<20), randomData(2, 100)
+	e.write("a", 0, data)
+	e.sync()
+	e.write("b", 0, other)
+	e.wipe()
+	m := e.contentOf("a")
+	restore := e.lose(m.Ref.Hint.Multichunk)
+	change := func(off int) {
+		e.write("a", int64(off), other)
+		if n := off + len(other); n > len(data) {
+			data = append(data, make([]byte, n-len(data))...)
+		}
+		copy(data[off:], other)
+	}
+	check := func(off int) {
+		t.Helper()
+		if got, err := e.part("a", int64(off), int64(len(other))); err != nil || !bytes.Equal(got, other) {
+			t.Errorf("read what was written at %d: %v", off, err)
+		}
+		if _, err := e.part("a", int64(off-1), 1); !store.IsLost(err) {
+			t.Errorf("read what is lost before %d: %v", off, err)
+		}
+	}
+	for _, off := range []int{1 << 20, 1<<20 + 5000, 3<<20 - 50, 1} {
+		change(off)
+		e.sync()
+		check(off)
+		e.wipe()
+		check(off)
+	}
+	e.truncate("a", 2<<20)
+	data = data[:2<<20]
+	e.wipe()
+	check(1 << 20)
+	restore()
+	e.wipe()
+	if got := e.read("a"); !bytes.Equal(got, data) {
+		t.Error("what was lost is back, and the content is another one")
+	}
+	change(1<<20 + 2000)
+	e.wipe()
+	if got := e.read("a"); !bytes.Equal(got, data) {
+		t.Error("changed when all was back: other content")
 	}
 }
