@@ -170,6 +170,7 @@ type Cache struct {
 
 	chunks       *memory[[]byte]
 	nodes        *memory[*store.Node]
+	latest       latestNodes
 	recent       *recentGroups
 	wires        *wires
 	lost         *lost

@@ -305,6 +305,23 @@ func TestChunkFromEverywhere(t *testing.T) {
 	}
 }
 
+// TestFetchedStays reads nodes with a memory that keeps nothing: what was fetched is
+// there for who begins again because of it.
+func TestFetchedStays(t *testing.T) {
+	f := newFixture(t)
+	f.open()
+	f.commit(f.addRandom(20, 3000), "one")
+	p := f.publish()
+	f.o.NodeMemory = 1
+	c := f.reader()
+	if _, err := c.Node(t.Context(), p.Root); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.LocalNode(p.Root); err != nil {
+		t.Errorf("LocalNode of a node that was fetched: %v", err)
+	}
+}
+
 func TestPublicationIsEnough(t *testing.T) {
 	f := newFixture(t)
 	f.open()

@@ -41,6 +41,9 @@ func (l *Log) UsedForTest() int64 { return l.space.used.Load() }
 func (c *Cache) DropMemoryForTest() {
 	c.chunks.cache.Clear()
 	c.nodes.cache.Clear()
+	c.latest.mu.Lock()
+	c.latest.nodes, c.latest.ring = nil, [len(c.latest.ring)]store.ID{}
+	c.latest.mu.Unlock()
 	c.recent.mu.Lock()
 	c.recent.groups, c.recent.bytes = nil, 0
 	c.recent.mu.Unlock()

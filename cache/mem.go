@@ -62,6 +62,37 @@ func nodeCost(n *store.Node) int64 {
 	return cost
 }
 
+// latestNodes keeps the nodes that were fetched last, whatever the large cache thinks
+// of them: it admits what is asked for often, and later, while who has fetched a
+// node begins again at once and counts on it.
+type latestNodes struct {
+	mu    sync.Mutex
+	nodes map[store.ID]*store.Node
+	ring  [256]store.ID
+	next  int // in ring
+}
+
+func (l *latestNodes) get(id store.ID) (*store.Node, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, ok := l.nodes[id]
+	return n, ok
+}
+
+func (l *latestNodes) put(id store.ID, n *store.Node) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.nodes[id]; ok {
+		return
+	}
+	if l.nodes == nil {
+		l.nodes = make(map[store.ID]*store.Node, len(l.ring))
+	}
+	delete(l.nodes, l.ring[l.next])
+	l.nodes[id], l.ring[l.next] = n, id
+	l.next = (l.next + 1) % len(l.ring)
+}
+
 // recentGroups keeps the groups that were opened last. Who reads a file in order
 // finds the next chunks in them: the large cache, which admits what is asked for
 // often, would not have taken chunks that nobody has asked for yet.

@@ -404,14 +404,19 @@ func (c *Cache) Node(ctx context.Context, ref store.Ref) (*store.Node, error) {
 		n, err := c.fetchNode(ctx, ref)
 		if err != nil {
 			c.lost.note(ref.ID, err)
+			return nil, err
 		}
-		return n, err
+		c.latest.put(ref.ID, n)
+		return n, nil
 	})
 }
 
 // LocalNode is Node without the remote: it returns ErrNotLocal if that had to be asked.
 func (c *Cache) LocalNode(ref store.Ref) (*store.Node, error) {
 	if n, ok := c.nodes.get(ref.ID); ok {
+		return n, nil
+	}
+	if n, ok := c.latest.get(ref.ID); ok {
 		return n, nil
 	}
 	b, ok, err := c.localNode(ref.ID)
