@@ -28,6 +28,7 @@ type Collected struct {
 	Garbage     int             `json:"garbage"`           // multichunks condemned now, or that would be
 	GarbageSize int64           `json:"garbage_bytes"`     //
 	Most        bool            `json:"most"`              // of a dry run: that is more than half, and AllowMost is needed
+	Behind      bool            `json:"behind"`            // of a dry run: more may go when all clients have seen the newest state
 	Pending     int             `json:"condemned"`         // that had been condemned before and were still there
 	PendingSize int64           `json:"condemned_bytes"`   // of those that nothing needs
 	Unreadable  int             `json:"unreadable"`        // multichunks whose tables cannot be read; they stay
@@ -121,13 +122,13 @@ func (r *collection) dry(ctx context.Context) error {
 		return err
 	}
 	r.found(found)
-	r.out.Most = found.IsMost()
+	r.out.Most, r.out.Behind = found.IsMost(), found.Behind
 	waiting, err := r.v.repo.NewCollector(nil).Look(ctx)
 	if err != nil {
 		return err
 	}
 	r.waiting(waiting)
-	if r.out.Garbage > 0 || r.out.Regrouped.From > 0 { // everybody has to be asked
+	if r.out.Garbage > 0 || r.out.Regrouped.From > 0 || r.out.Behind { // everybody has to be asked
 		members, err := r.v.repo.Members(ctx)
 		if err != nil {
 			return err

@@ -147,6 +147,10 @@ func TestCollectWaits(t *testing.T) {
 	a.sync()
 	a.remove("gone")
 	a.sync()
+	dry, err := a.v.Collect(ctx, CollectOptions{DryRun: true, MaxUnused: -1}, nil)
+	if err != nil || !dry.Behind || len(dry.Waiting) != 1 {
+		t.Errorf("Collect would = %+v, %v, want word of one client that is behind", dry, err)
+	}
 	told := make(chan bool)
 	report := func(what string, done, total int64) {
 		if what == "waiting for 1 clients" {

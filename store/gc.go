@@ -62,10 +62,11 @@ func (r *Repository) NewCollector(o *CollectOptions) *Collector {
 
 // A Condemnation is what Condemn has found, and done.
 type Condemnation struct {
-	Multichunks int // listed
-	Needed      int // by what is kept
-	Condemned   int // before, by notices that are still there
-	Unreadable  int // with a table that cannot be read; they are left alone
+	Multichunks int  // listed
+	Needed      int  // by what is kept
+	Condemned   int  // before, by notices that are still there
+	Behind      bool // older states are kept only because some client has not said that it has seen newer ones
+	Unreadable  int  // with a table that cannot be read; they are left alone
 	Garbage     []Name
 
 	Bytes          int64 // on the remote, of all multichunks that are listed
@@ -97,6 +98,7 @@ func (c *Collector) PlanRegroup(ctx context.Context, o *RegroupOptions) (*Condem
 	if err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
+	p.found.Behind = p.s.needsCall(p.m)
 	if o != nil {
 		for _, q := range c.r.choose(p.partial, o) {
 			p.found.Regrouped.From++

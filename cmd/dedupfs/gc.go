@@ -125,6 +125,9 @@ func (a *app) tellCollected(c *fs.Collected) {
 		out("%s %d multichunks of %s: %s of them is needed, %s comes back", verb, r.From, humanSize(r.FromBytes), humanSize(r.Live),
 			humanSize(max(r.FromBytes-r.Live, 0)))
 	}
+	if c.Behind {
+		out("more may go when all machines have seen the newest state, which the first run asks them for")
+	}
 	if c.Pending > 0 && c.DryRun {
 		out("%d more have been condemned before: %s of them will go", c.Pending, humanSize(c.PendingSize))
 	}
