@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"bytes"
 	"context"
 	"time"
 
@@ -67,7 +66,7 @@ func (c *cut) write(kind chunking.Kind, block []byte, eof bool) error {
 
 // add counts a chunk. Zeros are not stored.
 func (c *cut) add(chunk []byte) error {
-	if isZero(chunk) {
+	if chunking.IsZero(chunk) {
 		return nil
 	}
 	c.total++
@@ -142,17 +141,4 @@ func (c *cut) time(p *packing) (time.Duration, error) {
 	_, unique := c.chunks.unique()
 	of := float64(len(c.sample))
 	return time.Duration(float64(cutting)*float64(c.bytes)/of + float64(packing)*float64(unique)/of), nil
-}
-
-var zeros [64 << 10]byte
-
-func isZero(b []byte) bool {
-	for len(b) > 0 {
-		n := min(len(b), len(zeros))
-		if !bytes.Equal(b[:n], zeros[:n]) {
-			return false
-		}
-		b = b[n:]
-	}
-	return true
 }

@@ -182,7 +182,7 @@ func (l *lab) add(chunk []byte) error {
 		}
 	}
 	l.now.Chunks++
-	if isZero(chunk) {
+	if chunking.IsZero(chunk) {
 		return nil
 	}
 	id := l.repo.ChunkID(chunk)

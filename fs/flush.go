@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -99,7 +98,7 @@ func (fl *flusher) decideKind(m *extentMap) error {
 	} else if err != nil {
 		return err
 	}
-	if isZero(head) {
+	if chunking.IsZero(head) {
 		return nil
 	}
 	m.Kind, m.Decided = chunking.Detect(head), true
@@ -299,7 +298,7 @@ func (fl *flusher) add(off int64, data []byte) error {
 	if err := fl.v.repo.Pacer().Background(fl.ctx); err != nil {
 		return err
 	}
-	if isZero(data) {
+	if chunking.IsZero(data) {
 		return nil
 	}
 	id := fl.v.repo.ChunkID(data)
@@ -419,17 +418,4 @@ func onlyChunk(ctx context.Context, t *tree.Tree) (*chunkAt, error) {
 		return nil, err
 	}
 	return &c, it.Err()
-}
-
-var zeros [64 << 10]byte
-
-func isZero(b []byte) bool {
-	for len(b) > 0 {
-		n := min(len(b), len(zeros))
-		if !bytes.Equal(b[:n], zeros[:n]) {
-			return false
-		}
-		b = b[n:]
-	}
-	return true
 }
