@@ -38,6 +38,18 @@ type Change struct {
 // CurrentState stands for the volume as it is now where a snapshot is named.
 const CurrentState = "current"
 
+// resolvePlace returns what a place means: the name of a state, with a colon and a path if not all of it is meant.
+func (v *Volume) resolvePlace(ctx context.Context, place string) (name, at string, r *layered, ino Ino, err error) {
+	name, at, _ = strings.Cut(place, ":")
+	if r, _, err = v.state(ctx, name); err != nil {
+		return name, at, nil, 0, err
+	}
+	if ino, err = v.resolvePath(ctx, r, at); err != nil {
+		return name, at, nil, 0, fmt.Errorf("%s: %w", place, err)
+	}
+	return name, at, r, ino, nil
+}
+
 // state returns the tree that a name means: of a snapshot, or the newest local commit, which has all changes so far.
 func (v *Volume) state(ctx context.Context, name string) (*layered, store.Ref, error) {
 	root := store.Ref{}

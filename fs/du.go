@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"strings"
 	"syscall"
 
 	"github.com/dedupfs/dedupfs/remote"
@@ -31,14 +30,9 @@ func (u *DirUsage) add(o DirUsage) {
 // DiskUsage calls fn with what each directory at and below a place holds, as far down as depth, what is in a directory before
 // itself. The place is the name of a state, with a colon and a path if not all of it is meant.
 func (v *Volume) DiskUsage(ctx context.Context, place string, depth int, fn func(DirUsage) error) error {
-	name, at, _ := strings.Cut(place, ":")
-	r, _, err := v.state(ctx, name)
+	_, at, r, ino, err := v.resolvePlace(ctx, place)
 	if err != nil {
 		return err
-	}
-	ino, err := v.resolvePath(ctx, r, at)
-	if err != nil {
-		return fmt.Errorf("%s: %w", place, err)
 	}
 	d := &duWalk{v: v, r: r, fn: fn, inodes: map[Ino]bool{}, chunks: map[uint64]bool{}, shares: map[store.Name]map[uint64]uint64{}}
 	at = path.Clean("/" + at)

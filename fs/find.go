@@ -61,14 +61,9 @@ func (v *Volume) Find(ctx context.Context, q *Query, fn func(Match) error) error
 		places = append(places, CurrentState)
 	}
 	for _, place := range places {
-		name, at, _ := strings.Cut(place, ":")
-		r, _, err := v.state(ctx, name)
+		name, at, r, ino, err := v.resolvePlace(ctx, place)
 		if err != nil {
 			return err
-		}
-		ino, err := v.resolvePath(ctx, r, at)
-		if err != nil {
-			return fmt.Errorf("%s: %w", place, err)
 		}
 		f := &finder{q: q, snapshot: name, r: r, fn: fn}
 		prefix := strings.TrimSuffix(path.Clean("/"+at), "/")
