@@ -359,9 +359,6 @@ func (c *Cache) load() (err error) {
 	if err := c.loadSpool(); err != nil {
 		return err
 	}
-	if err := c.TakeLost(); err != nil {
-		return err
-	}
 	if err := c.loadPlaces(); err != nil {
 		return err
 	}

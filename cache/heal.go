@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -41,12 +40,11 @@ type missedItem struct {
 }
 
 const (
-	findAgain   = 5 * time.Second  // between two looks for new commits
-	findAnew    = 10 * time.Minute // between two searches from the beginning
-	findTries   = 8                // places that one search tries
-	maxPlaces   = 1 << 17          // that are remembered without an index
-	maxMissing  = 1 << 12
-	lostNameDir = "lost"
+	findAgain  = 5 * time.Second  // between two looks for new commits
+	findAnew   = 10 * time.Minute // between two searches from the beginning
+	findTries  = 8                // places that one search tries
+	maxPlaces  = 1 << 17          // that are remembered without an index
+	maxMissing = 1 << 12
 )
 
 func newHealer() *healer {
@@ -312,29 +310,4 @@ func (c *Cache) regained(n store.Name, wire []byte) {
 	if err := c.index.Regain(n); err != nil {
 		c.trouble(err)
 	}
-}
-
-// TakeLost gives up the multichunks that another process on this machine has found
-// lost, and left word of in the directory "lost".
-func (c *Cache) TakeLost() error {
-	list, err := c.fsys.List(lostNameDir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read what was found lost: %w", err)
-	}
-	for _, info := range list {
-		n, ok := parseName(info.Name)
-		if ok {
-			err = c.lose(n)
-		}
-		if err == nil {
-			err = c.fsys.Remove(lostNameDir + "/" + info.Name)
-		}
-		if err != nil {
-			return fmt.Errorf("give up what was found lost: %w", err)
-		}
-	}
-	return nil
 }
