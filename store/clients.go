@@ -293,13 +293,9 @@ func (r *Repository) registration(ctx context.Context, name string) (*Registrati
 	if g, ok := r.registrations.Load(name); ok {
 		return g.(*Registration), nil
 	}
-	wire, err := r.st.Get(ctx, name, 0, -1)
+	g, _, err := getSealed(ctx, r.st, name, r.openRegistration)
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", name, err)
-	}
-	g, err := r.openRegistration(name, wire)
-	if err != nil {
-		return nil, &ObjectError{name, err}
+		return nil, err
 	}
 	r.registrations.Store(name, g)
 	return g, nil

@@ -439,15 +439,11 @@ func (r *Repository) GetCommit(ctx context.Context, h Head) (*Commit, error) {
 
 // fetchCommit fetches and checks the commit that lies under name.
 func (r *Repository) fetchCommit(ctx context.Context, name string) (*Commit, error) {
-	wire, err := r.st.Get(ctx, name, 0, -1)
+	c, size, err := getSealed(ctx, r.st, name, r.openCommit)
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", name, err)
+		return nil, err
 	}
-	c, err := r.openCommit(name, wire)
-	if err != nil {
-		return nil, &ObjectError{name, err}
-	}
-	r.recent.put(c, len(wire))
+	r.recent.put(c, size)
 	return c, nil
 }
 

@@ -84,16 +84,9 @@ func noticeName(id NoticeID) string { return noticesDir + "/" + id.String() }
 
 // putNotice publishes n under a new id.
 func (r *Repository) putNotice(ctx context.Context, n *Notice) error {
-	if err := r.ReadOnly(); err != nil {
-		return err
-	}
 	rand.Read(n.ID[:])
-	name := noticeName(n.ID)
-	wire, err := r.keys.SealPadded(seal.KindNotice, name, appendNotice(nil, n), seal.Features{})
-	if err != nil {
-		return fmt.Errorf("seal %s: %w", name, err)
-	}
-	return putSmall(ctx, r.st, name, wire)
+	_, err := r.putSealed(ctx, seal.KindNotice, noticeName(n.ID), appendNotice(nil, n))
+	return err
 }
 
 // Notices returns all notices that are listed, in the order of their ids, and those of also that the listing lacks and that are
@@ -149,14 +142,9 @@ func (r *Repository) getNotices(ctx context.Context, ids []NoticeID) ([]*Notice,
 
 // notice fetches a notice. It is asked for even if it has been read before: it may have been deleted.
 func (r *Repository) notice(ctx context.Context, id NoticeID) (*Notice, error) {
-	name := noticeName(id)
-	wire, err := r.st.Get(ctx, name, 0, -1)
+	n, _, err := getSealed(ctx, r.st, noticeName(id), r.openNotice)
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", name, err)
-	}
-	n, err := r.openNotice(name, wire)
-	if err != nil {
-		return nil, &ObjectError{name, err}
+		return nil, err
 	}
 	n.ID = id
 	return n, nil

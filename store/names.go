@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/dedupfs/dedupfs/remote"
+	"github.com/dedupfs/dedupfs/store/internal/seal"
 )
 
 // The directories of everything but multichunks.
@@ -28,9 +29,6 @@ const groupBits = 8
 type seqGroup uint64
 
 func (s Seq) group() seqGroup { return seqGroup(s >> groupBits) }
-
-// endsGroup reports whether the next commit is in another group.
-func (s Seq) endsGroup() bool { return (s + 1).group() != s.group() }
 
 func (g seqGroup) String() string { return fmt.Sprintf("%014x", uint64(g)) }
 
@@ -105,6 +103,30 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 
 // aboutObject reports whether err is about the bytes of an object, and would be the same if it were read again.
 func aboutObject(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFormat) }
+
+// getSealed fetches the object of that name, and opens it. It returns its size on the wire too. What open says is an *ObjectError.
+func getSealed[T any](ctx context.Context, st remote.Storage, name string, open func(name string, wire []byte) (T, error)) (v T, size int, err error) {
+	wire, err := st.Get(ctx, name, 0, -1)
+	if err != nil {
+		return v, 0, fmt.Errorf("get %s: %w", name, err)
+	}
+	if v, err = open(name, wire); err != nil {
+		return v, 0, &ObjectError{name, err}
+	}
+	return v, len(wire), nil
+}
+
+// putSealed seals an object that has no features, and puts it. It returns its size on the wire.
+func (r *Repository) putSealed(ctx context.Context, kind seal.Kind, name string, plain []byte) (size int, err error) {
+	if err := r.ReadOnly(); err != nil {
+		return 0, err
+	}
+	wire, err := r.keys.SealPadded(kind, name, plain, seal.Features{})
+	if err != nil {
+		return 0, fmt.Errorf("seal %s: %w", name, err)
+	}
+	return len(wire), putSmall(ctx, r.st, name, wire)
+}
 
 // putSmall puts an object, reads it back, and makes it survive a power cut where that takes a step of its own. An
 // error that came although the object is there is none.

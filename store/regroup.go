@@ -120,16 +120,8 @@ func (r *Repository) ReadMoves(ctx context.Context) ([]Name, error) {
 func moveName(id [16]byte) string { return fmt.Sprintf("%s/%x", movedDir, id[:]) }
 
 func (r *Repository) getMove(ctx context.Context, id [16]byte) (*move, error) {
-	name := moveName(id)
-	wire, err := r.st.Get(ctx, name, 0, -1)
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", name, err)
-	}
-	m, err := r.openMove(name, wire)
-	if err != nil {
-		return nil, &ObjectError{name, err}
-	}
-	return m, nil
+	m, _, err := getSealed(ctx, r.st, moveName(id), r.openMove)
+	return m, err
 }
 
 func (r *Repository) openMove(name string, wire []byte) (*move, error) {
@@ -142,16 +134,9 @@ func (r *Repository) openMove(name string, wire []byte) (*move, error) {
 
 // putMove publishes m.
 func (r *Repository) putMove(ctx context.Context, m *move) error {
-	if err := r.ReadOnly(); err != nil {
-		return err
-	}
 	var id [16]byte
 	rand.Read(id[:])
-	wire, err := r.keys.SealPadded(seal.KindMove, moveName(id), appendMove(nil, m), seal.Features{})
-	if err != nil {
-		return fmt.Errorf("seal %s: %w", moveName(id), err)
-	}
-	if err := putSmall(ctx, r.st, moveName(id), wire); err != nil {
+	if _, err := r.putSealed(ctx, seal.KindMove, moveName(id), appendMove(nil, m)); err != nil {
 		return err
 	}
 	r.moves.add(id, m)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -50,15 +51,7 @@ type seqSpans []seqSpan
 // union returns the commits that are in s or in t.
 func (s seqSpans) union(t seqSpans) seqSpans {
 	all := slices.Concat(s, t)
-	slices.SortFunc(all, func(a, b seqSpan) int {
-		switch {
-		case a.from < b.from:
-			return -1
-		case a.from > b.from:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(all, func(a, b seqSpan) int { return cmp.Compare(a.from, b.from) })
 	var u seqSpans
 	for _, next := range all {
 		if n := len(u); n > 0 && next.from <= u[n-1].to+1 {
@@ -204,16 +197,11 @@ func (r *Repository) listHookLists(ctx context.Context) (map[hookListID]int64, e
 }
 
 func (r *Repository) getHookList(ctx context.Context, id hookListID) (*hookList, error) {
-	name := hookListName(id)
-	wire, err := r.st.Get(ctx, name, 0, -1)
+	l, size, err := getSealed(ctx, r.st, hookListName(id), r.openHookList)
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", name, err)
+		return nil, err
 	}
-	l, err := r.openHookList(name, wire)
-	if err != nil {
-		return nil, &ObjectError{name, err}
-	}
-	l.id, l.size = id, int64(len(wire))
+	l.id, l.size = id, int64(size)
 	return l, nil
 }
 
@@ -227,17 +215,10 @@ func (r *Repository) openHookList(name string, wire []byte) (*hookList, error) {
 
 // putHookList publishes l under a new id.
 func (r *Repository) putHookList(ctx context.Context, l *hookList) error {
-	if err := r.ReadOnly(); err != nil {
-		return err
-	}
 	rand.Read(l.id[:])
-	name := hookListName(l.id)
-	wire, err := r.keys.SealPadded(seal.KindHooks, name, appendHookList(nil, l), seal.Features{})
-	if err != nil {
-		return fmt.Errorf("seal %s: %w", name, err)
-	}
-	l.size = int64(len(wire))
-	return putSmall(ctx, r.st, name, wire)
+	size, err := r.putSealed(ctx, seal.KindHooks, hookListName(l.id), appendHookList(nil, l))
+	l.size = int64(size)
+	return err
 }
 
 // mergeHookLists returns one list that has all that the given ones have, but for multichunks that are condemned. Of the lists
