@@ -13,6 +13,8 @@ type cursor struct {
 	t     *Tree
 	stack []frame // from the root down; INVARIANT: the last is not at its end, and the others are past the child that is on the stack
 	begun bool    // the root has been loaded, or there is none
+
+	passed int // children that down has passed
 }
 
 type frame struct {
@@ -45,11 +47,17 @@ func (c *cursor) pop() {
 	}
 }
 
-// down enters the child that comes next, at first the root. After an error the cursor stands where it was.
+// down enters the child that comes next, at first the root; one that counts as having no records it passes. After an error the
+// cursor stands where it was.
 func (c *cursor) down(ctx context.Context) error {
 	n, err := c.child(ctx)
-	if err != nil {
+	if err != nil && !c.t.gone(err) {
 		return err
+	}
+	if err != nil && c.begun {
+		c.passed++
+		c.skip()
+		return nil
 	}
 	c.begun = true
 	if n == nil {

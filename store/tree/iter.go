@@ -79,7 +79,8 @@ func (it *Iter) Err() error { return it.err }
 // down enters the next node and passes in it what is below from.
 func (it *Iter) down(ctx context.Context) error {
 	it.prefetch()
-	if err := it.c.down(ctx); err != nil || len(it.c.stack) == 0 {
+	passed := it.c.passed
+	if err := it.c.down(ctx); err != nil || len(it.c.stack) == 0 || it.c.passed > passed {
 		return err
 	}
 	f := &it.c.stack[len(it.c.stack)-1]

@@ -53,6 +53,10 @@ type Options struct {
 
 	// Prefetch, if not nil, is told which nodes an Iter that has been moving forward will load next. It must not block.
 	Prefetch func([]store.Ref)
+
+	// Gone, if not nil, says of which errors of loading a node the node counts as having no records, for all that only reads: Diff,
+	// Merge3 of its base, Get, Seek. What is written is never made without them: Apply returns the error.
+	Gone func(error) bool
 }
 
 // Tree is one state of the map. It is immutable, and safe for concurrent use as far as its Store is.
@@ -150,11 +154,16 @@ func (t *Tree) leaf(ctx context.Context, choose func(*store.Node) int) (*store.N
 		}
 		n, err = t.child(ctx, n, i)
 	}
-	if err != nil {
+	if err != nil && !t.gone(err) {
 		return nil, err
+	}
+	if err != nil {
+		return nil, nil
 	}
 	return n, nil
 }
+
+func (t *Tree) gone(err error) bool { return t.opt.Gone != nil && t.opt.Gone(err) }
 
 // load returns the node named by ref, which has an entry at least. A node that is not what its parent promises is
 // store.ErrCorrupt: whoever wrote it had the keys, and did not keep to the rules.
