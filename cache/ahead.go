@@ -84,10 +84,19 @@ func (c *Cache) bring(refs []store.Ref) {
 		ids[i] = refs[i].ID
 	}
 	var last store.Name
-	for i, place := range c.placesOf(ids) {
-		if len(place) > 0 && c.log.has(place[0].Pos) {
+	var asked Pos // of the log, up to here
+	for i, at := range c.inLogs(ids) {
+		if place := at.place; len(place) > 0 && c.log.has(place[0].Pos) {
 			// Of chunks that lie in one group one is enough, and they were mostly written together.
-			c.log.readAhead(place[0].Pos, int64(c.repo.Config().GroupSize))
+			from, size := place[0].Pos, Pos(c.repo.Config().GroupSize)
+			end := from + size
+			if from < asked && asked <= end {
+				from = asked
+			}
+			if end-from >= size/4 {
+				c.log.readAhead(from, int64(end-from))
+				asked = end
+			}
 			continue
 		}
 		if hints := c.hintsOf(refs[i]); len(hints) > 0 && hints[0].Multichunk != last {

@@ -40,8 +40,20 @@ func (f *fixture) checkBulk(c *cache.Cache, chunks []chunk) {
 
 // TestReadChunks reads from the log, where chunks lie in several pieces and beside others, from memory, and from multichunks.
 func TestReadChunks(t *testing.T) {
-	f := newFixture(t)
-	f.open()
+	t.Run("memory", func(t *testing.T) {
+		f := newFixture(t)
+		f.open()
+		f.testReadChunks()
+	})
+	t.Run("disk", func(t *testing.T) {
+		f, dir := dirFixture(t)
+		f.openDir(dir)
+		f.testReadChunks()
+	})
+}
+
+func (f *fixture) testReadChunks() {
+	f.t.Helper()
 	chunks := f.addRandom(20, 9000)
 	chunks = append(chunks, f.addPieces(3, 2000), f.addPieces(2, 60_000))
 	chunks = append(chunks, f.addRandom(5, 300)...)

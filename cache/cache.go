@@ -170,7 +170,8 @@ type Cache struct {
 
 	chunks       *memory[[]byte]
 	nodes        *memory[*store.Node]
-	latest       latestNodes
+	latest       latest[*store.Node]
+	places       latest[inLog] // of chunks; not those of pending ones
 	recent       *recentGroups
 	wires        *wires
 	lost         *lost
@@ -259,6 +260,8 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 		pending:  make(map[store.ID]*pendingChunk),
 		receipts: make(map[store.Name][]store.ID),
 		ahead:    newAhead(),
+		latest:   latest[*store.Node]{keep: 256},
+		places:   latest[inLog]{keep: 2048},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.recent = &recentGroups{budget: c.o.Memory / 2}

@@ -750,7 +750,7 @@ func TestAdoptBase(t *testing.T) {
 func TestDamagedLog(t *testing.T) {
 	f := newFixture(t)
 	f.open()
-	stored := f.addRandom(10, 8000)
+	stored := append(f.addRandom(10, 8000), f.add(randomBytes(f.rng, 100_000)))
 	f.commit(stored, "l")
 	f.publish()
 	f.st.away.Store(true)
@@ -764,12 +764,17 @@ func TestDamagedLog(t *testing.T) {
 	}
 	f.st.away.Store(false)
 	f.c.DropMemoryForTest()
+	f.checkBulk(f.c, stored)
+	f.c.DropMemoryForTest()
 	f.check(f.c, stored)
 	if n := f.c.Fetched(); n == 0 {
 		t.Error("nothing was fetched: the log was not damaged")
 	}
 	if _, err := f.c.Chunk(t.Context(), pending.ref); !errors.Is(err, store.ErrCorrupt) {
 		t.Errorf("Chunk whose only copy is damaged = %v, want ErrCorrupt", err)
+	}
+	if err := f.c.ReadChunks(t.Context(), wanted([]chunk{pending})); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("ReadChunks of it = %v, want ErrCorrupt", err)
 	}
 }
 

@@ -42,7 +42,7 @@ func (c *Cache) DropMemoryForTest() {
 	c.chunks.cache.Clear()
 	c.nodes.cache.Clear()
 	c.latest.mu.Lock()
-	c.latest.nodes, c.latest.ring = nil, [len(c.latest.ring)]store.ID{}
+	c.latest.values, c.latest.ring, c.latest.next = nil, nil, 0
 	c.latest.mu.Unlock()
 	c.recent.mu.Lock()
 	c.recent.groups, c.recent.bytes = nil, 0

@@ -48,3 +48,13 @@ func (f osFile) WriteOut(off, n int64) {
 func (f osFile) ReadAhead(off, n int64) {
 	unix.Fadvise(int(f.Fd()), off, n, unix.FADV_WILLNEED) // advice
 }
+
+// ReadVec fills parts one behind the other from off on, in one system call, and reports how many bytes there were.
+func (f osFile) ReadVec(off int64, parts [][]byte) (n int, err error) {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	connErr := conn.Control(func(fd uintptr) { n, err = unix.Preadv(int(fd), parts, off) })
+	return max(n, 0), errors.Join(connErr, err)
+}

@@ -499,9 +499,18 @@ func (l *Log) repaired() error {
 // and does not check them. It returns an error that wraps fs.ErrNotExist if
 // their segment has been removed.
 func (l *Log) ReadAt(p []byte, at Pos) error {
+	return l.readVec(at, [][]byte{p})
+}
+
+// readVec is ReadAt for bytes that go to several places.
+func (l *Log) readVec(at Pos, parts [][]byte) error {
+	size := int64(0)
+	for _, p := range parts {
+		size += int64(len(p))
+	}
 	l.mu.Lock()
 	seg := l.segments[at.segment()]
-	inside := seg != nil && at.offset()+int64(len(p)) <= seg.end
+	inside := seg != nil && at.offset()+size <= seg.end
 	if inside {
 		seg.used = l.now()
 	}
@@ -509,12 +518,34 @@ func (l *Log) ReadAt(p []byte, at Pos) error {
 	if !inside {
 		return fmt.Errorf("read log at %v: %w", at, fs.ErrNotExist)
 	}
-	err := readFull(seg.file, p, at.offset())
+	err := readParts(seg.file, parts, at.offset())
 	if errors.Is(err, os.ErrClosed) {
 		err = fs.ErrNotExist // removed just now
 	}
 	if err != nil {
 		return fmt.Errorf("read log at %v: %w", at, err)
+	}
+	return nil
+}
+
+// readParts fills parts one behind the other from off on.
+func readParts(f File, parts [][]byte, off int64) error {
+	if v, ok := f.(interface {
+		ReadVec(off int64, parts [][]byte) (int, error)
+	}); ok && len(parts) > 1 {
+		size := 0
+		for _, p := range parts {
+			size += len(p)
+		}
+		if n, err := v.ReadVec(off, parts); n == size && err == nil {
+			return nil
+		} // else one part after the other tells what is wrong
+	}
+	for _, p := range parts {
+		if err := readFull(f, p, off); err != nil {
+			return err
+		}
+		off += int64(len(p))
 	}
 	return nil
 }

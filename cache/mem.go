@@ -62,35 +62,42 @@ func nodeCost(n *store.Node) int64 {
 	return cost
 }
 
-// latestNodes keeps the nodes that were fetched last, whatever the large cache thinks
-// of them: it admits what is asked for often, and later, while who has fetched a
-// node begins again at once and counts on it.
-type latestNodes struct {
-	mu    sync.Mutex
-	nodes map[store.ID]*store.Node
-	ring  [256]store.ID
-	next  int // in ring
+// latest keeps the values that were put last, whatever the large cache thinks of
+// them: it admits what is asked for often, and later, while who has fetched a node
+// begins again at once and counts on it, and who reads ahead is followed by the reader.
+type latest[V any] struct {
+	keep int // values
+
+	mu     sync.Mutex // guards all below
+	values map[store.ID]V
+	ring   []store.ID
+	next   int // in ring, once it is full
 }
 
-func (l *latestNodes) get(id store.ID) (*store.Node, bool) {
+func (l *latest[V]) get(id store.ID) (V, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n, ok := l.nodes[id]
-	return n, ok
+	v, ok := l.values[id]
+	return v, ok
 }
 
-func (l *latestNodes) put(id store.ID, n *store.Node) {
+func (l *latest[V]) put(id store.ID, v V) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.nodes[id]; ok {
-		return
+	if l.values == nil {
+		l.values = make(map[store.ID]V)
 	}
-	if l.nodes == nil {
-		l.nodes = make(map[store.ID]*store.Node, len(l.ring))
+	_, known := l.values[id]
+	l.values[id] = v
+	switch {
+	case known:
+	case len(l.ring) < l.keep:
+		l.ring = append(l.ring, id)
+	default:
+		delete(l.values, l.ring[l.next])
+		l.ring[l.next] = id
+		l.next = (l.next + 1) % l.keep
 	}
-	delete(l.nodes, l.ring[l.next])
-	l.nodes[id], l.ring[l.next] = n, id
-	l.next = (l.next + 1) % len(l.ring)
 }
 
 // recentGroups keeps the groups that were opened last. Who reads a file in order

@@ -10,7 +10,7 @@ import (
 // A pendingChunk is one that is not yet verified on the remote.
 type pendingChunk struct {
 	len    uint32
-	place  Place      // in the log; nil if it is only in the spool
+	inLog             // no place if it is only in the spool
 	hint   store.Hint // zero until its multichunk is sealed
 	needed uint64     // of what is known: the newest local commit that may refer to it without a hint
 	state  chunkState
@@ -51,7 +51,7 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 	if c.holds() {
 		state = chunkHeld
 	}
-	if !c.addPending(id, uint32(len(data)), place, state) {
+	if !c.addPending(id, uint32(len(data)), inLog{place, sumBlocks(data)}, state) {
 		return true, nil
 	}
 	if state == chunkHeld {
@@ -95,7 +95,7 @@ func (p Place) size() (n int64) {
 
 // addPending notes a new chunk, and reports false if another was quicker. One that
 // is known to be stored and added even so lies where it may be deleted.
-func (c *Cache) addPending(id store.ID, n uint32, place Place, state chunkState) bool {
+func (c *Cache) addPending(id store.ID, n uint32, at inLog, state chunkState) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.pending[id]; p != nil && p.state != chunkKnown {
@@ -103,7 +103,7 @@ func (c *Cache) addPending(id store.ID, n uint32, place Place, state chunkState)
 	} else if p != nil {
 		c.dropKnownLocked(id, p)
 	}
-	p := &pendingChunk{len: n, place: place, state: state}
+	p := &pendingChunk{len: n, inLog: at, state: state}
 	c.retainLocked(p)
 	c.pending[id] = p
 	c.pendingBytes += int64(n)
@@ -198,7 +198,7 @@ func (c *Cache) releaseLocked(p *pendingChunk) {
 // verified notes that the chunks of table are on the remote. Their places go to
 // the database, as a cache.
 func (c *Cache) verified(table []store.TableEntry) {
-	places := make(map[store.ID]Place)
+	places := make(map[store.ID]inLog)
 	c.mu.Lock()
 	for i := range table {
 		id := table[i].ID
@@ -207,7 +207,7 @@ func (c *Cache) verified(table []store.TableEntry) {
 			continue
 		}
 		if len(p.place) > 0 {
-			places[id] = p.place
+			places[id] = p.inLog
 		}
 		c.releaseLocked(p)
 		delete(c.pending, id)
@@ -215,8 +215,9 @@ func (c *Cache) verified(table []store.TableEntry) {
 	}
 	c.mu.Unlock()
 	c.dbPut(func(set func(key, value []byte)) {
-		for id, place := range places {
-			set(dbKey(keyPlace, id), appendPlace(nil, place))
+		for id, at := range places {
+			c.places.put(id, at)
+			set(dbKey(keyPlace, id), appendInLog(nil, at))
 		}
 	})
 }
@@ -262,7 +263,7 @@ func (c *Cache) loadPlaces() error {
 			} else if known {
 				continue
 			}
-			held := &pendingChunk{len: p.len, place: p.place, state: chunkHeld}
+			held := &pendingChunk{len: p.len, inLog: inLog{place: p.place}, state: chunkHeld}
 			c.retainLocked(held)
 			c.pending[p.id] = held
 			c.sparse.held = append(c.sparse.held, p.id)

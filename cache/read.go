@@ -90,25 +90,11 @@ func (c *Cache) chunkFromLog(id store.ID) ([]byte, error) {
 }
 
 // placeOf returns where the log has a chunk, or had it once; nil if it never did.
-func (c *Cache) placeOf(id store.ID) (place Place) {
+func (c *Cache) placeOf(id store.ID) Place {
 	if c.log == nil {
 		return nil
 	}
-	c.mu.Lock()
-	if p := c.pending[id]; p != nil {
-		place = p.place
-	}
-	c.mu.Unlock()
-	if len(place) == 0 {
-		c.dbGet(dbKey(keyPlace, id), func(b []byte) error {
-			d := decoder{b: b}
-			if p := d.place(); d.done() {
-				place = p
-			}
-			return nil
-		})
-	}
-	return place
+	return c.inLogs([]store.ID{id})[0].place
 }
 
 // hintsOf returns where ref may lie, the most likely first.
