@@ -40,19 +40,25 @@ func (f *fixture) checkBulk(c *cache.Cache, chunks []chunk) {
 
 // TestReadChunks reads from the log, where chunks lie in several pieces and beside others, from memory, and from multichunks.
 func TestReadChunks(t *testing.T) {
-	t.Run("memory", func(t *testing.T) {
-		f := newFixture(t)
-		f.open()
-		f.testReadChunks()
-	})
-	t.Run("disk", func(t *testing.T) {
-		f, dir := dirFixture(t)
-		f.openDir(dir)
-		f.testReadChunks()
-	})
+	f := newFixture(t)
+	f.open()
+	chunks := f.addMixed()
+	f.commit(chunks, "one")
+	f.forget(f.publish())
+	f.checkBulk(f.c, chunks)
+	f.c.DropMemoryForTest()
+	f.checkBulk(f.c, chunks)
 }
 
-func (f *fixture) testReadChunks() {
+// TestReadChunksOnDisk reads from the log on a real disk, several pieces at a time.
+func TestReadChunksOnDisk(t *testing.T) {
+	f, dir := dirFixture(t)
+	f.openDir(dir)
+	f.addMixed()
+}
+
+// addMixed stores chunks of several sizes and places, and reads them back from the log.
+func (f *fixture) addMixed() []chunk {
 	f.t.Helper()
 	chunks := f.addRandom(20, 9000)
 	chunks = append(chunks, f.addPieces(3, 2000), f.addPieces(2, 60_000))
@@ -60,12 +66,7 @@ func (f *fixture) testReadChunks() {
 	f.checkBulk(f.c, chunks)
 	f.c.DropMemoryForTest()
 	f.checkBulk(f.c, chunks)
-
-	f.commit(chunks, "one")
-	f.forget(f.publish())
-	f.checkBulk(f.c, chunks)
-	f.c.DropMemoryForTest()
-	f.checkBulk(f.c, chunks)
+	return chunks
 }
 
 // addPieces stores a chunk whose bytes were written in n records, with others between them.
