@@ -204,11 +204,20 @@ func (f *fileView) readPiece(ctx context.Context, p []byte, pc piece) error {
 	switch pc.from {
 	case fromLog:
 		return f.log.ReadAt(p, pc.pos)
-	case fromBase:
-		return f.base.readAt(ctx, p, pc.off)
+	case fromBase, fromCopy:
+		src, at := f.stored(pc)
+		return src.readAt(ctx, p, at)
 	}
 	clear(p)
 	return nil
+}
+
+// stored returns the content that a piece which is stored comes from, and where it begins there.
+func (f *fileView) stored(pc piece) (src *contentReader, at int64) {
+	if pc.from == fromCopy {
+		return pc.src, int64(pc.pos)
+	}
+	return f.base, pc.off
 }
 
 // nextData and nextHole look at a window of the file at a time, which doubles with each step: what is sought is mostly near,
@@ -247,12 +256,14 @@ func (f *fileView) next(ctx context.Context, off int64, data bool) (int64, error
 
 // nextIn looks for data, or a hole, in one piece.
 func (f *fileView) nextIn(ctx context.Context, pc piece, data bool) (at int64, ok bool, err error) {
-	if pc.from != fromBase {
+	if !pc.stored() {
 		return pc.off, (pc.from == fromLog) == data, nil
 	}
-	end := pc.off + pc.n
+	src, from := f.stored(pc)
+	shift, end := pc.off-from, pc.off+pc.n
 	at, ok = pc.off, !data // before the first chunk there is a hole
-	err = f.base.chunks(ctx, pc.off, func(c chunkAt) bool {
+	err = src.chunks(ctx, from, func(c chunkAt) bool {
+		c.off += shift
 		if data {
 			at = max(pc.off, c.off)
 			ok = at < end

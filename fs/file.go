@@ -140,13 +140,13 @@ func (h *Handle) Read(ctx context.Context, p []byte, off int64) (int, error) {
 	pieces := view.resolve(off, off+int64(len(p)))
 	var err error
 	for _, pc := range pieces { // bytes in the log stay only as long as the lock is held
-		if pc.from != fromBase && err == nil {
+		if !pc.stored() && err == nil {
 			err = view.readPiece(ctx, p[pc.off-off:][:pc.n], pc)
 		}
 	}
 	in.mu.RUnlock()
 	for _, pc := range pieces {
-		if pc.from == fromBase && err == nil {
+		if pc.stored() && err == nil {
 			err = view.readPiece(ctx, p[pc.off-off:][:pc.n], pc)
 		}
 	}
@@ -212,7 +212,7 @@ func (h *Handle) tryWrite(p []byte, off int64) error {
 	if err != nil {
 		return fmt.Errorf("write to the log: %w", err)
 	}
-	in.layer(v.log).put(extent{off: off, n: int64(len(p)), pos: pos})
+	in.layer(v.log).put(extent{off: off, n: int64(len(p)), from: fromLog, pos: pos})
 	in.wrote(&w, int64(len(p)), v.me)
 	v.markDirty(in)
 	v.staged.Add(int64(len(p)))
@@ -376,91 +376,6 @@ func (h *Handle) shape(ctx context.Context) (*fileView, error) {
 		layers = append(layers, &layer{ext: l.ext.Copy(), clip: l.clip})
 	}
 	return &fileView{layers: layers, base: h.v.contentReader(*in.content), size: int64(in.attrs.Size)}, nil
-}
-
-// CopyFileRange copies bytes inside the volume and returns how many. A whole file into an empty one is copied by
-// reference.
-func (v *Volume) CopyFileRange(ctx context.Context, hin *Handle, offIn int64, hout *Handle, offOut, n int64, flags uint64) (int64, error) {
-	if flags != 0 {
-		return 0, syscall.EINVAL
-	}
-	if hin.in != nil && hin.in == hout.in && offIn < offOut+n && offOut < offIn+n {
-		return 0, syscall.EINVAL
-	}
-	if offIn == 0 && offOut == 0 {
-		if done, err := v.cloneFile(ctx, hin, hout, n); done > 0 || err != nil {
-			return done, err
-		}
-	}
-	var total int64
-	buf := make([]byte, min(n, 1<<20))
-	for total < n {
-		got, err := hin.Read(ctx, buf[:min(n-total, int64(len(buf)))], offIn+total)
-		if err != nil || got == 0 {
-			return total, partial(total, err)
-		}
-		if _, err := hout.Write(ctx, buf[:got], offOut+total); err != nil {
-			return total, partial(total, err)
-		}
-		total += int64(got)
-	}
-	return total, nil
-}
-
-// partial drops an error after which some bytes were copied: the caller sees it with the next call.
-func partial(done int64, err error) error {
-	if done > 0 {
-		return nil
-	}
-	return err
-}
-
-// cloneFile copies a clean file as a whole into one that has never had content: it costs one record. It returns 0 if
-// that is not possible.
-func (v *Volume) cloneFile(ctx context.Context, hin, hout *Handle, n int64) (done int64, err error) {
-	if hout.in == nil || hout.append {
-		return 0, nil
-	}
-	var m extentMap
-	var size int64
-	if hin.in == nil {
-		m, size = hin.snap.m, hin.size
-	} else {
-		if err := v.lockContent(ctx, hin.in, hin.in.mu.RLocker()); err != nil {
-			return 0, err
-		}
-		dirty := !hin.in.active.empty() || hin.in.frozen != nil
-		m, size = *hin.in.content, int64(hin.in.attrs.Size)
-		hin.in.mu.RUnlock()
-		if dirty {
-			return 0, nil
-		}
-	}
-	if m.Ref.IsZero() || m.Ref.Hint.IsZero() || n < size {
-		return 0, nil // what is not on the remote yet must not be named by a record that outlasts a crash
-	}
-	err = v.update(ctx, func(t *tx) error {
-		done = 0
-		out := hout.in
-		t.lock(out)
-		if out.attrs.Size > 0 || !out.active.empty() || out.frozen != nil || out.cutOff {
-			return nil
-		}
-		if below, err := t.loadContent(out); err != nil || !below.Ref.IsZero() {
-			return err
-		}
-		a := out.attrs
-		a.Size, a.Mtime, a.Ctime, a.Changed = uint64(size), t.now, t.now, t.v.me
-		t.put(m.entry(out.ino))
-		t.setAttrs(out.ino, &a)
-		t.after = append(t.after, func() {
-			c := m
-			out.content = &c
-		})
-		done = size
-		return nil
-	})
-	return done, err
 }
 
 // readError adds the file's name to what a read met, and logs it: damage is never silent.

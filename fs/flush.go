@@ -29,6 +29,7 @@ type flusher struct {
 	v     *Volume
 	ctx   context.Context
 	view  fileView
+	kind  chunking.Kind
 	cut   chunking.Chunker
 	reach int64 // the longest chunk: how far a change can move the end of a chunk that starts before it
 	buf   []byte
@@ -37,8 +38,14 @@ type flusher struct {
 	stale   []int64   // offsets of chunks of the old cut that go, in order
 	dropped int64     // bytes of them
 
-	lost  map[int64]bool // chunks of the old cut that cannot be read any more, by their offsets
-	cause error          // of the first of them
+	lost  map[origin]bool // chunks that cannot be read any more
+	cause error           // of the first of them
+}
+
+// origin names a chunk that is stored already: where it begins in which content.
+type origin struct {
+	src *contentReader
+	off int64
 }
 
 // span is a range of bytes [lo, hi).
@@ -46,32 +53,41 @@ type span struct{ lo, hi int64 }
 
 // flush cuts what changed in one file and stores its chunks. The nodes of its content go to nodes.
 func (v *Volume) flush(ctx context.Context, f *frozenFile, nodes tree.Store) (extentMap, error) {
+	if m, ok := f.layer.wholeCopy(f.size); ok {
+		return m, nil
+	}
 	old := f.base
 	if f.layer.clip == 0 || f.size == 0 {
 		old = extentMap{}
 	}
 	old.Length = min(old.Length, f.layer.clip)
 	m, err := v.flushOver(ctx, f, v.contentReader(old), nodes, nil)
+	if store.IsLost(err) {
+		layer, lerr := f.layer.withoutLostLists(ctx)
+		if lerr != nil {
+			return extentMap{}, lerr
+		}
+		f = &frozenFile{in: f.in, layer: layer, size: f.size, base: f.base}
+		m, err = v.flushOver(ctx, f, v.contentReader(old), nodes, nil)
+	}
 	if store.IsLost(err) && old.Ref.Kind == store.RefNode && !old.Ref.IsZero() {
-		// The list of the old chunks is lost: they are referred to all together.
-		old.Allocated = uint64(old.Length)
-		return v.flushOver(ctx, f, &contentReader{ca: v.ca, m: old, v: v}, nodes, err)
+		return v.flushOver(ctx, f, v.contentReader(old).asOne(), nodes, err)
 	}
 	return m, err
 }
 
 // flushOver is flush over a given content, which is known to be lost if cause is not nil.
 func (v *Volume) flushOver(ctx context.Context, f *frozenFile, base *contentReader, nodes tree.Store, cause error) (extentMap, error) {
-	old := base.m
+	old := base.m // if its list of chunks is lost, it has one
 	fl := &flusher{v: v, ctx: ctx, view: fileView{log: v.log, layers: []*layer{f.layer}, base: base, size: f.size}}
 	m := extentMap{Kind: old.Kind, Decided: old.Decided, Length: f.size}
 	if cause != nil {
-		fl.lost, fl.cause = map[int64]bool{0: true}, cause
+		fl.lost, fl.cause = map[origin]bool{{base, 0}: true}, cause
 	}
 	if err := fl.decideKind(&m); err != nil {
 		return extentMap{}, err
 	}
-	fl.cut = v.repo.Chunkers()[m.Kind]
+	fl.kind, fl.cut = m.Kind, v.repo.Chunkers()[m.Kind]
 	_, max := fl.cut.Bounds()
 	fl.reach = int64(max)
 	dirty := f.layer.dirty(f.base.Length)
@@ -224,6 +240,15 @@ func (fl *flusher) recut(from, hi int64, later []span) (int64, error) {
 			}
 			continue
 		}
+		if shared, err := fl.share(at); err != nil {
+			return 0, err
+		} else if shared > at {
+			at = shared
+			if ok, err := met(at); ok || err != nil {
+				return at, err
+			}
+			continue
+		}
 		end, ok, err := fl.cutRun(at, met)
 		if ok || err != nil {
 			return end, err
@@ -233,8 +258,8 @@ func (fl *flusher) recut(from, hi int64, later []span) (int64, error) {
 	return math.MaxInt64, nil
 }
 
-// cutRun cuts the run of data that begins at from. It stops where met says so, or at the end of the run: at a hole, or at what is
-// lost.
+// cutRun cuts the run of data that begins at from. It stops where met says so, where chunks can be shared, or at the end of the
+// run: at a hole, or at what is lost.
 func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, stopped bool, err error) {
 	limit, more := from, true // up to limit it is known to be data; more says that it may go on behind it
 	have := int64(0)          // bytes in the buffer that are not decided yet; they begin at at
@@ -266,6 +291,9 @@ func (fl *flusher) cutRun(from int64, met func(int64) (bool, error)) (at int64, 
 			start = end
 			if ok, err := met(at + int64(end)); ok || err != nil {
 				return at + int64(end), ok, err
+			}
+			if _, ok, err := fl.shareable(at + int64(end)); ok || err != nil {
+				return at + int64(end), false, err
 			}
 		}
 		have = int64(copy(fl.buf, fl.buf[start:fill]))

@@ -31,15 +31,15 @@ func (fl *flusher) read(p []byte, off int64) (int64, error) {
 	return n, fl.view.readAt(fl.ctx, p[:n], off)
 }
 
-// noteLost tries all chunks of the old cut of which bytes are to be read from off on. What is in p afterwards is not said.
+// noteLost tries all stored chunks of which bytes are to be read from off on. What is in p afterwards is not said.
 func (fl *flusher) noteLost(p []byte, off int64) error {
-	return fl.needed(off, off+int64(len(p)), func(c chunkAt, at int64) (bool, error) {
-		err := fl.view.base.readAt(fl.ctx, p[c.off-off:][:c.n], c.off)
+	return fl.needed(off, off+int64(len(p)), func(c chunkAt, at origin, from int64) (bool, error) {
+		err := at.src.readAt(fl.ctx, p[c.off-off:][:c.n], from)
 		if !store.IsLost(err) {
 			return true, err
 		}
 		if fl.lost == nil {
-			fl.lost, fl.cause = map[int64]bool{}, err
+			fl.lost, fl.cause = map[origin]bool{}, err
 		}
 		fl.lost[at] = true
 		return true, nil
@@ -51,7 +51,7 @@ func (fl *flusher) nextLost(lo, hi int64) (part chunkAt, ok bool, err error) {
 	if fl.cause == nil {
 		return chunkAt{}, false, nil
 	}
-	err = fl.needed(lo, hi, func(c chunkAt, at int64) (bool, error) {
+	err = fl.needed(lo, hi, func(c chunkAt, at origin, _ int64) (bool, error) {
 		part, ok = c, fl.lost[at]
 		return !ok, nil
 	})
@@ -70,20 +70,24 @@ func (fl *flusher) lostAt(off int64) (part chunkAt, ok bool, err error) {
 	}
 }
 
-// needed calls fn for all parts of chunks of the old cut that show through between lo and hi, in order, with the offset of the
-// chunk, until it returns false.
-func (fl *flusher) needed(lo, hi int64, fn func(c chunkAt, at int64) (bool, error)) error {
+// needed calls fn for all parts of stored chunks that show through between lo and hi, in order, with the chunk that each is of and
+// where the part begins in that content, until it returns false.
+func (fl *flusher) needed(lo, hi int64, fn func(c chunkAt, of origin, from int64) (bool, error)) error {
 	for _, pc := range fl.view.resolve(lo, hi) {
-		if pc.from != fromBase {
+		if !pc.stored() {
 			continue
 		}
-		end, on := pc.off+pc.n, true
+		src, from := fl.view.stored(pc)
+		shift, on := pc.off-from, true
 		var bad error
-		err := fl.view.base.chunks(fl.ctx, pc.off, func(c chunkAt) bool {
-			if c.off >= end {
+		err := src.chunks(fl.ctx, from, func(c chunkAt) bool {
+			if c.off >= from+pc.n {
 				return false
 			}
-			on, bad = fn(c.part(pc.off, end), c.off)
+			part := c.part(from, from+pc.n)
+			at := part.off
+			part.off += shift
+			on, bad = fn(part, origin{src, c.off}, at)
 			return on && bad == nil
 		})
 		if err == nil {
@@ -94,6 +98,30 @@ func (fl *flusher) needed(lo, hi int64, fn func(c chunkAt, at int64) (bool, erro
 		}
 	}
 	return nil
+}
+
+// asOne returns a reader of c's content, whose list of chunks is lost, that has all of it as one chunk.
+func (c *contentReader) asOne() *contentReader {
+	m := c.m
+	m.Allocated = uint64(m.Length)
+	return &contentReader{ca: c.ca, m: m, v: c.v}
+}
+
+// withoutLostLists returns the layer with each copy of a content whose list of chunks is lost as a copy of one chunk.
+func (l *layer) withoutLostLists(ctx context.Context) (*layer, error) {
+	var err error
+	out := &layer{ext: l.ext.Copy(), clip: l.clip}
+	l.ext.Scan(func(e extent) bool {
+		if e.from != fromCopy {
+			return true
+		}
+		if err = e.src.chunks(ctx, int64(e.pos), func(c chunkAt) bool { return c.end() < int64(e.pos)+e.n }); store.IsLost(err) {
+			e.src, err = e.src.asOne(), nil
+			out.ext.Set(e)
+		}
+		return err == nil
+	})
+	return out, err
 }
 
 // tellLost logs that a file was changed in or beside what is lost, once for each file.

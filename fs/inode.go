@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"syscall"
+
+	"github.com/dedupfs/dedupfs/cache"
 )
 
 // inode is a file that is open, has changed content, or has been unlinked while the kernel still knows it. All others
@@ -51,8 +53,10 @@ func (in *inode) apply(op contentOp) {
 	switch {
 	case op.truncate:
 		l.truncate(op.off)
+	case op.src != nil:
+		l.put(extent{off: op.off, n: op.n, from: fromCopy, pos: cache.Pos(op.at), src: op.src})
 	default:
-		l.put(extent{off: op.off, n: op.n, hole: true})
+		l.put(extent{off: op.off, n: op.n, from: fromHole})
 	}
 }
 

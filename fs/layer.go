@@ -7,11 +7,12 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// extent is a run of a file's bytes that changed: bytes in the log, or a hole.
+// extent is a run of a file's bytes that changed: bytes in the log, a hole, or a copy of a run of a stored content.
 type extent struct {
 	off, n int64
-	pos    cache.Pos // of the first byte in the log
-	hole   bool
+	from   source         // not fromBase
+	pos    cache.Pos      // of the first byte, in the log or in src
+	src    *contentReader // of what it is a copy; nil if it is not one
 }
 
 func (e extent) end() int64 { return e.off + e.n }
@@ -19,11 +20,17 @@ func (e extent) end() int64 { return e.off + e.n }
 // slice returns the part of e in [lo, hi), which must not be empty.
 func (e extent) slice(lo, hi int64) extent {
 	lo, hi = max(lo, e.off), min(hi, e.end())
-	s := extent{off: lo, n: hi - lo, hole: e.hole}
-	if !e.hole {
+	s := extent{off: lo, n: hi - lo, from: e.from, src: e.src}
+	if e.from != fromHole {
 		s.pos = e.pos + cache.Pos(lo-e.off)
 	}
 	return s
+}
+
+// follows reports whether e goes on where the copy before ends, in both files.
+func (e extent) follows(before extent) bool {
+	return e.from == fromCopy && before.from == fromCopy && before.end() == e.off &&
+		before.pos+cache.Pos(before.n) == e.pos && before.src.m == e.src.m
 }
 
 // layer is what changed in one file's content between two cuts.
@@ -32,7 +39,7 @@ func (e extent) slice(lo, hi int64) extent {
 type layer struct {
 	ext  *btree.BTreeG[extent]
 	clip int64 // what lies below this layer is visible below clip only: the smallest size the file had
-	data int64 // bytes in the log that extents refer to
+	data int64 // bytes of extents that are not holes
 	log  retainer
 }
 
@@ -57,17 +64,39 @@ func (l *layer) put(e extent) {
 	if e.n == 0 {
 		return
 	}
-	if !l.replace(e) {
-		l.remove(e.off, e.end())
-		l.add(e)
+	if l.replace(e) {
+		return
 	}
+	l.remove(e.off, e.end())
+	if e.from == fromCopy { // a copy that came in parts is one again, so that a whole file can be known as such
+		if before, ok := l.before(e.off); ok && e.follows(before) {
+			l.drop(before)
+			e.off, e.n, e.pos = before.off, before.n+e.n, before.pos
+		}
+	}
+	l.add(e)
+}
+
+// before returns the last extent that begins before off.
+func (l *layer) before(off int64) (e extent, ok bool) {
+	l.ext.Descend(extent{off: off - 1}, func(at extent) bool {
+		e, ok = at, true
+		return false
+	})
+	return e, ok
+}
+
+// at returns the extent that has the byte at off, and whether there is one.
+func (l *layer) at(off int64) (extent, bool) {
+	e, ok := l.before(off + 1)
+	return e, ok && e.end() > off
 }
 
 // replace lays e over one extent of the same bytes, and reports whether there is one: blocks of a file are mostly written
 // again as they were written before.
 func (l *layer) replace(e extent) bool {
 	old, ok := l.ext.Get(e)
-	if !ok || old.n != e.n || old.hole || e.hole {
+	if !ok || old.n != e.n || old.from != fromLog || e.from != fromLog {
 		return false
 	}
 	l.log.Retain(e.pos, e.n)
@@ -77,25 +106,37 @@ func (l *layer) replace(e extent) bool {
 }
 
 func (l *layer) add(e extent) {
-	if !e.hole {
-		l.log.Retain(e.pos, e.n)
-		l.data += e.n
-	}
+	l.retain(e)
 	l.ext.Set(e)
 }
 
+func (l *layer) retain(e extent) {
+	if e.from == fromLog {
+		l.log.Retain(e.pos, e.n)
+	}
+	if e.from != fromHole {
+		l.data += e.n
+	}
+}
+
 func (l *layer) drop(e extent) {
-	if !e.hole {
+	l.release(e)
+	l.ext.Delete(e)
+}
+
+func (l *layer) release(e extent) {
+	if e.from == fromLog {
 		l.log.Release(e.pos, e.n)
+	}
+	if e.from != fromHole {
 		l.data -= e.n
 	}
-	l.ext.Delete(e)
 }
 
 // remove takes everything in [lo, hi) out.
 func (l *layer) remove(lo, hi int64) {
 	for _, e := range l.overlapping(lo, hi) {
-		// What stays is added before the whole goes, so that its bytes are retained all the time.
+		// What stays is retained before the whole goes.
 		var keep []extent
 		if e.off < lo {
 			keep = append(keep, e.slice(e.off, lo))
@@ -104,15 +145,10 @@ func (l *layer) remove(lo, hi int64) {
 			keep = append(keep, e.slice(hi, e.end()))
 		}
 		for _, k := range keep {
-			if !k.hole {
-				l.log.Retain(k.pos, k.n)
-			}
+			l.retain(k)
 		}
 		l.drop(e)
 		for _, k := range keep {
-			if !k.hole {
-				l.data += k.n
-			}
 			l.ext.Set(k)
 		}
 	}
@@ -152,21 +188,22 @@ func (l *layer) releaseAll() {
 		return
 	}
 	l.ext.Scan(func(e extent) bool {
-		if !e.hole {
-			l.log.Release(e.pos, e.n)
-		}
+		l.release(e)
 		return true
 	})
 	l.ext.Clear()
-	l.data = 0
 }
 
 // piece is a run of a file's bytes and where they come from.
 type piece struct {
 	off, n int64
-	pos    cache.Pos
 	from   source
+	pos    cache.Pos      // of the first byte, in the log or in src
+	src    *contentReader // of what it is a copy; nil if it is not one
 }
+
+// stored reports whether the bytes come from a content: it can be read without any lock, and may have to be fetched.
+func (p piece) stored() bool { return p.from == fromBase || p.from == fromCopy }
 
 type source uint8
 
@@ -174,6 +211,7 @@ const (
 	fromHole source = iota // zeros
 	fromLog
 	fromBase // the content below all layers
+	fromCopy // another content
 )
 
 // resolve says where the bytes of [lo, hi) come from, in order and without gaps. Layers are given the newest first;
@@ -204,10 +242,10 @@ func appendResolved(ps []piece, layers []*layer, baseLen, lo, hi int64) []piece 
 	for _, e := range l.overlapping(lo, hi) {
 		s := e.slice(lo, hi)
 		ps = below(ps, lo, s.off)
-		if s.hole {
+		if s.from == fromHole {
 			ps = appendHole(ps, s.off, s.end())
 		} else {
-			ps = append(ps, piece{off: s.off, n: s.n, pos: s.pos, from: fromLog})
+			ps = append(ps, piece(s))
 		}
 		lo = s.end()
 	}

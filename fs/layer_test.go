@@ -48,7 +48,7 @@ func TestLayerModel(t *testing.T) {
 				l.truncate(off)
 				clear(model[off:])
 			case 1, 2:
-				l.put(extent{off: off, n: n, hole: true})
+				l.put(extent{off: off, n: n, from: fromHole})
 				clear(model[off : off+n])
 			case 3:
 				if len(layers) < 3 {
@@ -59,7 +59,7 @@ func TestLayerModel(t *testing.T) {
 					b := byte(1 + r.Intn(255))
 					bytesOf[next+cache.Pos(i)], model[off+i] = b, b
 				}
-				l.put(extent{off: off, n: n, pos: next})
+				l.put(extent{off: off, n: n, from: fromLog, pos: next})
 				next += cache.Pos(n) + 7
 			}
 		}

@@ -248,7 +248,7 @@ func (m *model) file(d *modelNode, ino Ino, name, at string, old *modelNode) {
 	}
 	off := m.r.Intn(300_000)
 	n := m.r.Intn(60_000)
-	switch m.r.Intn(6) {
+	switch m.r.Intn(7) {
 	case 0:
 		m.note("truncate %s %d", at, off)
 		size := uint64(off)
@@ -266,14 +266,12 @@ func (m *model) file(d *modelNode, ino Ino, name, at string, old *modelNode) {
 			return
 		}
 		from := m.r.Intn(len(old.data))
-		n = min(n, len(old.data)-from)
+		n = min(m.r.Intn(200_000), len(old.data)-from)
 		to := len(old.data) + m.r.Intn(1000)
 		m.note("copy %s %d %d %d", at, from, to, n)
-		got, err := m.e.v.CopyFileRange(ctx, h, int64(from), h, int64(to), int64(n), 0)
-		if err != nil || got != int64(n) {
-			m.fatalf("copy: %d, %v, want %d", got, err, n)
-		}
-		old.write(to, bytes.Clone(old.data[from:from+n]))
+		m.copy(h, from, bytes.Clone(old.data[from:from+n]), h, old, to)
+	case 3:
+		m.copyFrom(h, at, old, off)
 	default:
 		data := m.bytes(n)
 		if m.r.Intn(3) == 0 {
@@ -285,6 +283,44 @@ func (m *model) file(d *modelNode, ino Ino, name, at string, old *modelNode) {
 			m.fatalf("write: %d, %v", got, err)
 		}
 		old.write(off, data)
+	}
+}
+
+// copyFrom copies from another file to off of the one that h has open: mostly all of it, or to its beginning.
+func (m *model) copyFrom(h *Handle, at string, to *modelNode, off int) {
+	dir, ino, path := m.anyDir()
+	name := m.name()
+	src := dir.dir[name]
+	if src == nil || src.dir != nil || src.target != "" || len(src.data) == 0 || src == to {
+		return
+	}
+	hin, err := m.e.v.Open(ctx, m.lookup(ino, name), syscall.O_RDONLY, Cred{})
+	m.check("open", err, nil)
+	defer hin.Release()
+	from := 0
+	if m.r.Intn(2) == 0 {
+		from = m.r.Intn(len(src.data))
+	}
+	if m.r.Intn(3) == 0 {
+		off = 0
+	}
+	n := len(src.data) - from
+	m.note("copy %s/%s %d to %s %d %d", path, name, from, at, off, n)
+	m.copy(hin, from, bytes.Clone(src.data[from:]), h, to, off)
+}
+
+// copy copies data, which is what hin has at from, to off of node. A crash can come between any two changes that this takes.
+func (m *model) copy(hin *Handle, from int, data []byte, hout *Handle, node *modelNode, off int) {
+	for len(data) > 0 {
+		n, err := m.e.v.copySome(ctx, hin, int64(from), hout, int64(off), int64(len(data)))
+		if err != nil || n <= 0 {
+			m.fatalf("copy: %d, %v", n, err)
+		}
+		node.write(off, data[:n])
+		from, off, data = from+int(n), off+int(n), data[n:]
+		if len(data) > 0 && m.halfway != nil {
+			m.halfway()
+		}
 	}
 }
 

@@ -64,10 +64,9 @@ func (v *Volume) replayChange(ctx context.Context, body []byte) error {
 		}
 	}
 	for n := r.uvarint(); n > 0; n-- {
-		ino, truncate := Ino(r.uvarint()), r.byte() == 1
-		op := contentOp{truncate: truncate, off: int64(r.uvarint()), n: int64(r.uvarint())}
-		if r.bad || op.off < 0 || op.n < 0 {
-			return errLogRecord
+		ino, op, err := v.parseContentOp(&r)
+		if err != nil {
+			return err
 		}
 		in, err := v.replayed(ctx, ino)
 		if err != nil {
@@ -139,7 +138,7 @@ func (v *Volume) replayWrite(ctx context.Context, body []byte, data cache.Pos, n
 	if in.attrs.Mode&syscall.S_IFMT != syscall.S_IFREG {
 		return errLogRecord
 	}
-	in.layer(v.log).put(extent{off: w.off, n: n, pos: data})
+	in.layer(v.log).put(extent{off: w.off, n: n, from: fromLog, pos: data})
 	in.wrote(w, n, v.me)
 	v.markDirty(in)
 	return nil

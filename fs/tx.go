@@ -40,7 +40,9 @@ type stagedAttrs struct {
 type contentOp struct {
 	in       *inode
 	truncate bool
-	off, n   int64 // truncate: the new size is off
+	off, n   int64          // truncate: the new size is off
+	src      *contentReader // the bytes are a copy of it, from at on; nil for a hole
+	at       int64
 }
 
 // put stages a record, del its removal.
@@ -171,13 +173,53 @@ func (t *tx) encode() []byte {
 	return b
 }
 
+// Kinds of contentOp in the log.
+const (
+	opHole = iota
+	opTruncate
+	opCopy
+)
+
 func appendContentOp(b []byte, op contentOp) []byte {
 	b = binary.AppendUvarint(b, uint64(op.in.ino))
-	if op.truncate {
-		b = append(b, 1)
-	} else {
-		b = append(b, 0)
+	kind := byte(opHole)
+	switch {
+	case op.truncate:
+		kind = opTruncate
+	case op.src != nil:
+		kind = opCopy
 	}
+	b = append(b, kind)
 	b = binary.AppendUvarint(b, uint64(op.off))
-	return binary.AppendUvarint(b, uint64(op.n))
+	b = binary.AppendUvarint(b, uint64(op.n))
+	if kind == opCopy {
+		b = binary.AppendUvarint(b, uint64(op.at))
+		e := op.src.m.entry(op.in.ino)
+		b = appendEdit(b, string(e.Key), e)
+	}
+	return b
+}
+
+func (v *Volume) parseContentOp(r *reader) (Ino, contentOp, error) {
+	ino, kind := Ino(r.uvarint()), r.byte()
+	op := contentOp{truncate: kind == opTruncate, off: int64(r.uvarint()), n: int64(r.uvarint())}
+	if r.bad || kind > opCopy || op.off < 0 || op.n < 0 || op.off > maxSize-op.n {
+		return 0, op, errLogRecord
+	}
+	if kind == opCopy {
+		op.at = int64(r.uvarint())
+		_, e, err := parseEdit(r)
+		if err != nil {
+			return 0, op, err
+		}
+		m, err := parseExtentMap(e)
+		if err != nil {
+			return 0, op, err
+		}
+		if m.Ref.IsZero() || op.n == 0 || op.at < 0 || op.at > m.Length-op.n {
+			return 0, op, errLogRecord
+		}
+		op.src = v.contentReader(m)
+	}
+	return ino, op, nil
 }
