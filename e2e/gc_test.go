@@ -77,6 +77,7 @@ func TestCollectUnmounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	one.umount()
+	one.must("forget", w.url, "--keep-last", "1") // the state that still has it
 	before := w.remoteBytes()
 	told := one.must("gc", w.url)
 	if !strings.Contains(told, "waiting for 1 machine") || !strings.Contains(told, "clients evict") {

@@ -341,6 +341,7 @@ func (c *committer) finish(ctx context.Context, cut *cut, edit snapshotEdit) err
 	if err != nil {
 		return fmt.Errorf("write the tree: %w", err)
 	}
+	snaps = v.enterPast(ctx, cut.lc, snaps, root)
 	if edit != nil {
 		if snaps, err = edit(ctx, cut.lc, snaps, root); err != nil {
 			if root.ID == base.ID && len(cut.files) == 0 {
@@ -417,6 +418,9 @@ func (c *committer) flushFile(ctx context.Context, cut *cut, f *frozenFile) erro
 func (v *Volume) rebase(cut *cut, root, snaps store.Ref) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if root.ID != v.base.Root().ID {
+		v.baseMade = v.stampNow()
+	}
 	v.base, v.frozen, v.snapMap = v.localTree(root), nil, snaps
 	for _, f := range cut.files {
 		f.in.mu.Lock()
@@ -500,10 +504,11 @@ func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) 
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
-	if err := v.publishCommit(ctx, pub); err != nil {
+	made, err := v.publishCommit(ctx, pub)
+	if err != nil {
 		return err
 	}
-	if err := c.notePublished(pub); err != nil {
+	if err := c.notePublished(pub, made); err != nil {
 		return err
 	}
 	if v.allPublished() {
@@ -521,22 +526,23 @@ func (v *Volume) allPublished() bool {
 
 // notePublished lets go of what has been published. No local commit is made meanwhile: it would start from references
 // whose hints are not filled in yet, and whose nodes are no longer local.
-func (c *committer) notePublished(pub *cache.Publication) error {
+func (c *committer) notePublished(pub *cache.Publication, made stamp) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.v.ca.Published(pub); err != nil {
 		return err
 	}
-	c.v.adoptPublished(pub)
+	c.v.adoptPublished(pub, made)
 	return nil
 }
 
-// adoptPublished gives the base, if it is still the base, and open files the hints that publication has found.
-func (v *Volume) adoptPublished(pub *cache.Publication) {
+// adoptPublished gives the base, if it is still the base, and open files the hints that publication has found. From now on the base is
+// as old for this client as for all others.
+func (v *Volume) adoptPublished(pub *cache.Publication, made stamp) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.base.Root().ID == pub.Root.ID {
-		v.base = v.localTree(pub.Root)
+		v.base, v.baseMade = v.localTree(pub.Root), made
 	}
 	if v.snapMap.ID == pub.Snapshots.ID {
 		v.snapMap = pub.Snapshots

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -18,31 +19,60 @@ var ErrHeld = errors.New("is held; release it first with: dedupfs snapshot hold 
 // maxForgotten bounds how many forgotten snapshots the map remembers; the oldest go first.
 const maxForgotten = 1000
 
-// Retain forgets the snapshots that a policy does not keep, and returns what it has decided. With dry nothing changes.
+// Retain forgets the snapshots that a policy does not keep, automatic states too, and returns what it has decided. With dry nothing
+// changes.
 func (v *Volume) Retain(ctx context.Context, p *Policy, dry bool) ([]RetentionGroup, error) {
-	if p.Empty() && !p.All {
+	if p.Empty() && p.Automatic == nil && !p.All {
 		return nil, fmt.Errorf("no rule keeps any: %w", ErrNothingKept)
 	}
 	if dry {
-		snaps, err := v.Snapshots(ctx)
+		snaps, err := v.AllSnapshots(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return p.Apply(snaps, time.Local)
+		return p.applyAll(snaps, v.opt.Now())
 	}
 	var groups []RetentionGroup
 	err := v.editSnapshots(ctx, func(snaps map[string]*Snapshot) (err error) {
-		if groups, err = p.Apply(unforgotten(snaps), time.Local); err != nil {
+		if groups, err = p.applyAll(unforgotten(snaps), v.opt.Now()); err != nil {
 			return err
 		}
 		for _, g := range groups {
 			for _, s := range g.Forget {
-				snaps[s.Name].Forgotten = true
+				snaps[s.key()].Forgotten = true
 			}
 		}
 		return nil
 	})
 	return groups, err
+}
+
+// applyAll is Apply to the snapshots that have a name, and thins out automatic states by the same rules or by those of their own.
+func (p *Policy) applyAll(snaps []Snapshot, now time.Time) ([]RetentionGroup, error) {
+	groups := []RetentionGroup{}
+	if !p.Empty() || p.All {
+		var err error
+		if groups, err = p.Apply(named(snaps), time.Local); err != nil {
+			return nil, err
+		}
+	}
+	automatic := slices.DeleteFunc(snaps, func(s Snapshot) bool { return !s.Automatic })
+	if len(automatic) == 0 {
+		return groups, nil
+	}
+	rules := p
+	if p.Automatic != nil {
+		rules = p.Automatic
+	}
+	return append(groups, rules.thin(automatic, now)), nil
+}
+
+// find returns the snapshot of a name in the map that a change is given; nil if there is none.
+func find(snaps map[string]*Snapshot, name string) *Snapshot {
+	if s := snaps[name]; s != nil {
+		return s
+	}
+	return snaps[automaticMark+name]
 }
 
 // unforgotten returns copies of the snapshots that are not forgotten, the oldest first.
@@ -61,7 +91,7 @@ func unforgotten(snaps map[string]*Snapshot) []Snapshot {
 func (v *Volume) ForgetSnapshot(ctx context.Context, names ...string) error {
 	return v.editSnapshots(ctx, func(snaps map[string]*Snapshot) error {
 		for _, name := range names {
-			s := snaps[name]
+			s := find(snaps, name)
 			switch {
 			case s == nil || s.Forgotten:
 				return fmt.Errorf("%s: %w", name, ErrNoSnapshot)
@@ -84,7 +114,7 @@ func (v *Volume) ForgottenSnapshots(ctx context.Context) ([]Snapshot, error) {
 // RestoreForgotten brings a forgotten snapshot back. It is ErrCollected if something that it needs is gone, or about to go.
 func (v *Volume) RestoreForgotten(ctx context.Context, name string) error {
 	return v.editSnapshots(ctx, func(snaps map[string]*Snapshot) error {
-		s := snaps[name]
+		s := find(snaps, name)
 		if s == nil || !s.Forgotten {
 			return fmt.Errorf("%s: no snapshot of this name has been forgotten: %w", name, syscall.ENOENT)
 		}
@@ -115,7 +145,7 @@ func (v *Volume) TagSnapshot(ctx context.Context, name string, add, remove []str
 
 func (v *Volume) changeSnapshot(ctx context.Context, name string, change func(*Snapshot)) error {
 	return v.editSnapshots(ctx, func(snaps map[string]*Snapshot) error {
-		s := snaps[name]
+		s := find(snaps, name)
 		if s == nil || s.Forgotten {
 			return fmt.Errorf("%s: %w", name, ErrNoSnapshot)
 		}
@@ -132,8 +162,8 @@ func checkSnapshotSize(s *Snapshot) error {
 	return nil
 }
 
-// editSnapshots changes the map of snapshots as part of a local commit. change may alter the snapshots that it is given, and add
-// some; an error of it leaves all as it was.
+// editSnapshots changes the map of snapshots as part of a local commit. change may alter the snapshots that it is given by their keys,
+// and add some; an error of it leaves all as it was.
 func (v *Volume) editSnapshots(ctx context.Context, change func(snaps map[string]*Snapshot) error) error {
 	if v.opt.ReadOnly {
 		return syscall.EROFS
@@ -156,7 +186,7 @@ func (v *Volume) editSnapshots(ctx context.Context, change func(snaps map[string
 			return store.Ref{}, err
 		}
 		for _, e := range out {
-			names = append(names, string(e.Key))
+			names = append(names, strings.TrimPrefix(string(e.Key), automaticMark))
 		}
 		return t.Apply(ctx, slices.Values(out))
 	})
@@ -173,7 +203,7 @@ func (v *Volume) planSnapshots(ctx context.Context, t *tree.Tree, change func(ma
 	before, after := map[string]*store.Entry{}, map[string]*Snapshot{}
 	for _, s := range all {
 		s.Root.Hint = v.ca.HintOf(s.Root)
-		before[s.Name], after[s.Name] = s.entry(), &s
+		before[s.key()], after[s.key()] = s.entry(), &s
 	}
 	if err := change(after); err != nil {
 		return nil, err
@@ -192,7 +222,7 @@ func dropForgotten(snaps map[string]*Snapshot) {
 	}
 	slices.SortFunc(forgotten, compareAge)
 	for _, s := range forgotten[:max(0, len(forgotten)-maxForgotten)] {
-		delete(snaps, s.Name)
+		delete(snaps, s.key())
 	}
 }
 

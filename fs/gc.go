@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,7 @@ type Collected struct {
 	Waiting     []WaitingClient `json:"waiting"`           // clients that have to answer before the rest goes
 	ReadyIn     time.Duration   `json:"ready_in"`          // how long a process has to run on before the rest can go, in ns; 0 if it need not
 	Left        int             `json:"notices_left"`      // notices that are not finished
+	Automatic   int             `json:"automatic_states"`  // states without a name that are kept
 	TimeUp      bool            `json:"time_up,omitempty"` // --max-time has ended it
 }
 
@@ -85,6 +87,9 @@ func (v *Volume) Collect(ctx context.Context, o CollectOptions, report func(what
 	g.c.SetProgress(progress)
 	g.c.AllowMost(o.AllowMost)
 	run := &collection{v: v, c: g.c, o: o, end: end, report: report, out: &Collected{DryRun: o.DryRun, Waiting: []WaitingClient{}}}
+	if states, err := automaticStates(ctx, v.snapshotMap()); err == nil {
+		run.out.Automatic = len(slices.DeleteFunc(states, func(s Snapshot) bool { return s.Forgotten }))
+	}
 	if o.DryRun {
 		return run.out, run.dry(ctx)
 	}

@@ -62,11 +62,11 @@ func (v *Volume) pastStates(ctx context.Context, commits int) ([]pastState, erro
 	}
 	states := []pastState{{CurrentState, v.opt.Now(), root}}
 	var past []pastState
-	snaps, err := v.Snapshots(ctx)
+	snaps, err := v.AllSnapshots(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range snaps {
+	for _, s := range slices.Backward(snaps) { // of one time the newest first, too
 		past = append(past, pastState{s.Name, s.Time, s.Root})
 	}
 	f := v.follower
@@ -78,7 +78,10 @@ func (v *Volume) pastStates(ctx context.Context, commits int) ([]pastState, erro
 		if err != nil {
 			return nil, err
 		}
-		past = append(past, chain...)
+		// A commit has the time at which it was published; that of a snapshot of the same state is the better one.
+		past = append(past, slices.DeleteFunc(chain, func(c pastState) bool {
+			return slices.ContainsFunc(snaps, func(s Snapshot) bool { return s.Root.ID == c.root.ID })
+		})...)
 	}
 	slices.SortStableFunc(past, func(a, b pastState) int { return b.time.Compare(a.time) })
 	return append(states, past...), nil

@@ -260,7 +260,8 @@ func (m *member) answer(ctx context.Context) error {
 	if !owes(m.due(last, n), last) && !m.holdsLess(last) {
 		return nil
 	}
-	return m.v.publishCommit(ctx, &cache.Publication{N: n, Root: root, Snapshots: snaps, Cut: cut})
+	_, err = m.v.publishCommit(ctx, &cache.Publication{N: n, Root: root, Snapshots: snaps, Cut: cut})
+	return err
 }
 
 // held returns what open files need that may be in no tree (R5).

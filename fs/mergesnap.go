@@ -12,7 +12,7 @@ import (
 
 // mergeSnapshots merges three maps of snapshots of one store and returns the root of the result. A snapshot that one side
 // has forgotten and the other changed is kept; of two different ones of one name the second gets another, unless both were made by a
-// schedule, of which one is enough.
+// schedule or are automatic, of which one is enough.
 func mergeSnapshots(ctx context.Context, base, first, second *tree.Tree) (store.Ref, error) {
 	taken := map[string]*Snapshot{} // of names that both sides have given
 	root, err := tree.Merge3(ctx, base, first, second, func(k []byte, eb, e1, e2 *store.Entry) (*store.Entry, error) {
@@ -31,7 +31,7 @@ func mergeSnapshots(ctx context.Context, base, first, second *tree.Tree) (store.
 			return nil, fmt.Errorf("snapshot %q: %w", k, err)
 		}
 		same := s1.Root.ID == s2.Root.ID && s1.Time.Equal(s2.Time) && s1.Client == s2.Client
-		if !same && s1.scheduled() && s2.scheduled() {
+		if !same && (s1.scheduled() && s2.scheduled() || s1.Automatic && s2.Automatic) {
 			return scheduledOnce(s1, s2).entry(), nil
 		}
 		if !same {
@@ -47,7 +47,7 @@ func mergeSnapshots(ctx context.Context, base, first, second *tree.Tree) (store.
 	return addRenamed(ctx, first.At(root), taken)
 }
 
-// scheduledOnce returns the one of two snapshots for one time of a schedule that stays: the first, but one that is held or not
+// scheduledOnce returns the one of two snapshots for one time that stays: the first, but one that is held or not
 // forgotten rather than another.
 func scheduledOnce(s1, s2 *Snapshot) *Snapshot {
 	if s2.Hold && !s1.Hold || s1.Forgotten && !s2.Forgotten && !s1.Hold {

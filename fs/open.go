@@ -25,6 +25,7 @@ func Open(ctx context.Context, ca *cache.Cache, repo *store.Repository, o *Optio
 			return nil, err
 		}
 	}
+	v.opened = v.stampNow()
 	v.start()
 	return v, nil
 }

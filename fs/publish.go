@@ -9,27 +9,27 @@ import (
 )
 
 // publishCommit puts the commit of a publication. Before it is put it is kept on this machine: a crash, or an answer that
-// got lost, must not lead to a second commit of the same number.
-func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) error {
+// got lost, must not lead to a second commit of the same number. It returns what the commit says of when and where.
+func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) (stamp, error) {
 	st := v.ca.State()
 	c, err := v.nextCommit(ctx, pub.Root, pub.Snapshots)
 	if err != nil {
-		return err
+		return stamp{}, err
 	}
 	last, err := v.member.last(ctx)
 	if err != nil {
-		return err
+		return stamp{}, err
 	}
 	c.Multichunks = pub.Multichunks
 	c.Acks, c.Held = v.member.due(last, pub.N), v.member.held()
 	sealed, err := v.repo.SealCommit(c, st.Key)
 	if err != nil {
-		return err
+		return stamp{}, err
 	}
 	if err := v.ca.UpdateState(func(s *State) { s.Intent = *sealed }); err != nil {
-		return fmt.Errorf("keep the commit: %w", err)
+		return stamp{}, fmt.Errorf("keep the commit: %w", err)
 	}
-	return v.finishIntent(ctx)
+	return stampOf(c), v.finishIntent(ctx)
 }
 
 // nextCommit returns the commit after the last of this client, with the given roots.

@@ -10,19 +10,22 @@ import (
 	"time"
 )
 
-// Policy says which snapshots stay. A number is of hours, days, ... that have a snapshot, counted from the newest; of each the
+// Policy says which snapshots stay. A number is of minutes, hours, days, ... that have a snapshot, counted from the newest; of each the
 // newest snapshot stays. Zero is no rule, AllOf is no bound. What any rule keeps stays, and what is held stays in any case.
 type Policy struct {
-	Last    int           `json:"last,omitempty"`
-	Hourly  int           `json:"hourly,omitempty"`
-	Daily   int           `json:"daily,omitempty"`
-	Weekly  int           `json:"weekly,omitempty"`
-	Monthly int           `json:"monthly,omitempty"`
-	Yearly  int           `json:"yearly,omitempty"`
-	Within  time.Duration `json:"within,omitempty"`   // before the newest of the group
-	Tags    [][]string    `json:"tags,omitempty"`     // snapshots that have all tags of one of these
-	GroupBy []string      `json:"group_by,omitempty"` // GroupHost, GroupTag: rules hold in each group by itself
-	All     bool          `json:"all,omitempty"`      // a group, or everything, may be left empty
+	Last     int           `json:"last,omitempty"`
+	Minutely int           `json:"minutely,omitempty"`
+	Hourly   int           `json:"hourly,omitempty"`
+	Daily    int           `json:"daily,omitempty"`
+	Weekly   int           `json:"weekly,omitempty"`
+	Monthly  int           `json:"monthly,omitempty"`
+	Yearly   int           `json:"yearly,omitempty"`
+	Within   time.Duration `json:"within,omitempty"`   // before the newest of the group
+	Tags     [][]string    `json:"tags,omitempty"`     // snapshots that have all tags of one of these
+	GroupBy  []string      `json:"group_by,omitempty"` // GroupHost, GroupTag: rules hold in each group by itself
+	All      bool          `json:"all,omitempty"`      // a group, or everything, may be left empty
+
+	Automatic *Policy `json:"automatic,omitempty"` // rules for automatic states; nil is the ones above
 }
 
 // AllOf as a number of a Policy is no bound.
@@ -39,10 +42,11 @@ var ErrNothingKept = errors.New("no snapshot would be left; add a rule that keep
 
 // RetentionGroup is what a policy makes of one group of snapshots, the newest first.
 type RetentionGroup struct {
-	Host   string         `json:"host,omitempty"`
-	Tags   []string       `json:"tags,omitempty"`
-	Keep   []KeptSnapshot `json:"keep"`
-	Forget []Snapshot     `json:"forget"`
+	Host      string         `json:"host,omitempty"`
+	Tags      []string       `json:"tags,omitempty"`
+	Automatic bool           `json:"automatic,omitempty"` // the states that nobody has named
+	Keep      []KeptSnapshot `json:"keep"`
+	Forget    []Snapshot     `json:"forget"`
 }
 
 // KeptSnapshot is a snapshot that stays, and the rules that keep it.
@@ -53,7 +57,7 @@ type KeptSnapshot struct {
 
 // Empty reports whether p has no rule.
 func (p *Policy) Empty() bool {
-	return p.Last == 0 && p.Hourly == 0 && p.Daily == 0 && p.Weekly == 0 && p.Monthly == 0 && p.Yearly == 0 &&
+	return p.Last == 0 && p.Minutely == 0 && p.Hourly == 0 && p.Daily == 0 && p.Weekly == 0 && p.Monthly == 0 && p.Yearly == 0 &&
 		p.Within == 0 && len(p.Tags) == 0
 }
 
@@ -151,6 +155,7 @@ func (p *Policy) rules() []*rule {
 	}
 	return []*rule{
 		{name: "last", left: p.Last},
+		{name: "minutely", left: p.Minutely, period: format("2006-01-02 15:04 -0700")},
 		{name: "hourly", left: p.Hourly, period: format("2006-01-02 15 -0700")},
 		{name: "daily", left: p.Daily, period: format("2006-01-02")},
 		{name: "weekly", left: p.Weekly, period: week},

@@ -15,13 +15,14 @@ import (
 
 // Snapshot is a state of the volume that has a name.
 type Snapshot struct {
-	Name      string    `json:"name"`
+	Name      string    `json:"name"` // of an automatic state its time
 	Time      time.Time `json:"time"`
 	Host      string    `json:"host"`
 	Message   string    `json:"message,omitempty"`
 	Tags      []string  `json:"tags,omitempty"`
 	Hold      bool      `json:"hold,omitempty"` // is never forgotten by rules
 	Forgotten bool      `json:"forgotten,omitempty"`
+	Automatic bool      `json:"automatic,omitempty"` // nobody has named it
 	Client    string    `json:"client"`
 
 	Root  store.Ref `json:"-"`
@@ -51,6 +52,9 @@ func appendSnapshot(dst []byte, s *Snapshot) []byte {
 	}
 	if s.Forgotten {
 		flags |= 2
+	}
+	if s.Automatic {
+		flags |= 4
 	}
 	dst = append(dst, snapshotVersion, flags)
 	dst = binary.AppendVarint(dst, s.Time.Unix())
@@ -91,7 +95,10 @@ func parseSnapshot(e *store.Entry) (*Snapshot, error) {
 		return nil, fmt.Errorf("snapshot record version %d: %w", version, errRecord)
 	}
 	flags := r.byte()
-	s := &Snapshot{Name: string(e.Key), Hold: flags&1 != 0, Forgotten: flags&2 != 0}
+	s := &Snapshot{Name: string(e.Key), Hold: flags&1 != 0, Forgotten: flags&2 != 0, Automatic: flags&4 != 0}
+	if s.Automatic {
+		s.Name = strings.TrimPrefix(s.Name, automaticMark)
+	}
 	s.Time = time.Unix(r.varint(), int64(r.uvarint())).UTC()
 	var tags string
 	for _, str := range []*string{&s.Host, &s.Client, &s.Message, &tags} {
@@ -115,8 +122,16 @@ func parseSnapshot(e *store.Entry) (*Snapshot, error) {
 	return s, nil
 }
 
+// key returns the key of the record of s.
+func (s *Snapshot) key() string {
+	if s.Automatic {
+		return automaticMark + s.Name
+	}
+	return s.Name
+}
+
 func (s *Snapshot) entry() *store.Entry {
-	e := &store.Entry{Key: []byte(s.Name), Value: appendSnapshot(nil, s)}
+	e := &store.Entry{Key: []byte(s.key()), Value: appendSnapshot(nil, s)}
 	if !s.Root.IsZero() && !s.Forgotten {
 		e.Refs = []store.Ref{s.Root}
 	}
@@ -137,7 +152,8 @@ func (v *Volume) CreateSnapshot(ctx context.Context, s Snapshot) (Snapshot, erro
 	return v.nameState(ctx, s, func([]Snapshot, store.Ref) error { return nil })
 }
 
-// nameState is CreateSnapshot if allowed agrees, which is shown all snapshots, the oldest first, and the state that is to be named.
+// nameState is CreateSnapshot if allowed agrees, which is shown all snapshots that have a name, the oldest first, and the state that is
+// to be named.
 func (v *Volume) nameState(ctx context.Context, s Snapshot, allowed func([]Snapshot, store.Ref) error) (Snapshot, error) {
 	if v.opt.ReadOnly {
 		return Snapshot{}, syscall.EROFS
@@ -156,19 +172,20 @@ func (v *Volume) nameState(ctx context.Context, s Snapshot, allowed func([]Snaps
 	err := v.commits.commit(ctx, func(ctx context.Context, nodes tree.Store, snaps, root store.Ref) (store.Ref, error) {
 		t := tree.New(nodes, snaps, v.treeOptions())
 		all, err := allSnapshots(ctx, t)
-		if err == nil {
-			err = allowed(all, root)
-		}
 		if err != nil {
 			return store.Ref{}, err
 		}
 		for _, other := range all {
-			if other.Name == s.Name && !other.Forgotten {
-				return store.Ref{}, ErrSnapshotExists
-			}
-			s.Order = max(s.Order, other.Order)
+			s.Order = max(s.Order, other.Order+1)
 		}
-		s.Order++
+		all = named(all)
+		if err := allowed(all, root); err != nil {
+			return store.Ref{}, err
+		}
+		if slices.ContainsFunc(all, func(o Snapshot) bool { return o.Name == s.Name && !o.Forgotten }) {
+			return store.Ref{}, ErrSnapshotExists
+		}
+		s.Order = max(s.Order, 1)
 		s.Root = root
 		return t.Apply(ctx, slices.Values([]tree.Edit{{Key: []byte(s.Name), Entry: s.entry()}}))
 	})
@@ -192,12 +209,23 @@ func (v *Volume) snapshotMap() *tree.Tree {
 	return tree.New(remoteNodes{v.ca}, v.snapMap, v.treeOptions())
 }
 
-// Snapshots lists the snapshots, the oldest first.
+// Snapshots lists the snapshots that have a name, the oldest first.
 func (v *Volume) Snapshots(ctx context.Context) ([]Snapshot, error) {
+	snaps, err := v.AllSnapshots(ctx)
+	return named(snaps), err
+}
+
+// named returns the snapshots that are not automatic.
+func named(snaps []Snapshot) []Snapshot {
+	return slices.DeleteFunc(slices.Clone(snaps), func(s Snapshot) bool { return s.Automatic })
+}
+
+// AllSnapshots lists the snapshots, automatic states too, the oldest first.
+func (v *Volume) AllSnapshots(ctx context.Context) ([]Snapshot, error) {
 	return listSnapshots(ctx, v.snapshotMap())
 }
 
-// listSnapshots returns the snapshots of a map that are not forgotten, the oldest first.
+// listSnapshots returns the snapshots of a map that are not forgotten, automatic states too, the oldest first.
 func listSnapshots(ctx context.Context, t *tree.Tree) ([]Snapshot, error) {
 	snaps, err := allSnapshots(ctx, t)
 	return slices.DeleteFunc(snaps, func(s Snapshot) bool { return s.Forgotten }), err
@@ -235,7 +263,11 @@ func (v *Volume) snapshot(ctx context.Context, name string) (Snapshot, error) {
 		}
 		return snaps[len(snaps)-1], nil
 	}
-	e, ok, err := v.snapshotMap().Get(ctx, []byte(name))
+	t := v.snapshotMap()
+	e, ok, err := t.Get(ctx, []byte(name))
+	if err == nil && !ok {
+		e, ok, err = t.Get(ctx, []byte(automaticMark+name))
+	}
 	if err != nil {
 		return Snapshot{}, err
 	}

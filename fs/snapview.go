@@ -481,7 +481,7 @@ type snapshotName struct {
 // snapshotList is a map of snapshots as the virtual directory shows it.
 type snapshotList struct {
 	root     store.ID
-	snaps    []Snapshot // that are not forgotten, the oldest first
+	snaps    []Snapshot // that are not forgotten, automatic states too, the oldest first
 	byName   map[string]*Snapshot
 	byCookie []snapshotName
 }
@@ -507,11 +507,15 @@ func (s *snapshotViews) snapshots(ctx context.Context) (*snapshotList, error) {
 	return l, nil
 }
 
-// enterAll gives each snapshot its names: its own, and its time. The newest is the latest too.
+// enterAll gives each snapshot its names: its own, and its time. The newest that somebody has named is the latest too.
 func (l *snapshotList) enterAll(cookie func(string) uint64) {
 	l.byName = map[string]*Snapshot{}
+	var latest *Snapshot
 	for i := range l.snaps {
-		l.byName[l.snaps[i].Name] = &l.snaps[i]
+		if !l.snaps[i].Automatic {
+			latest = &l.snaps[i]
+			l.byName[latest.Name] = latest
+		}
 	}
 	for i := range l.snaps {
 		for _, name := range timeNames(l.snaps[i].Time) {
@@ -523,8 +527,8 @@ func (l *snapshotList) enterAll(cookie func(string) uint64) {
 			}
 		}
 	}
-	if len(l.snaps) > 0 {
-		l.byName[latestName] = &l.snaps[len(l.snaps)-1]
+	if latest != nil {
+		l.byName[latestName] = latest
 	}
 	for name, snap := range l.byName {
 		l.byCookie = append(l.byCookie, snapshotName{name, cookie(name), snap})

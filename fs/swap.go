@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/dedupfs/dedupfs/cache"
@@ -84,7 +85,7 @@ func (s *swap) compareTrees(ctx context.Context) error {
 
 func (s *swap) compareSnapshots(ctx context.Context) error {
 	return tree.Diff(ctx, s.tree(s.from.snaps), s.tree(s.to.state.snaps), func(name []byte, _, _ *store.Entry) error {
-		s.names = append(s.names, string(name))
+		s.names = append(s.names, strings.TrimPrefix(string(name), automaticMark))
 		return nil
 	})
 }
@@ -160,6 +161,10 @@ func (s *swap) run() (bool, error) {
 		in.mu.Lock()
 		in.logged = false // the log is replayed from here on
 		in.mu.Unlock()
+	}
+	v.baseMade = v.stampNow()
+	if s.to.head != nil {
+		v.baseMade = stampOf(s.to.head)
 	}
 	v.base, v.snapMap = v.localTree(s.to.state.root), s.to.state.snaps
 	return true, v.noteSeen(s.to.history, s.to.head)

@@ -29,7 +29,7 @@ type Usage struct {
 	Unused   uint64 `json:"unused"`  // compressed, in multichunks that are needed for something else
 	Garbage  int64  `json:"garbage"` // multichunks of which nothing is needed
 
-	States  []StateUsage  `json:"states"` // the present, and all snapshots, the oldest first
+	States  []StateUsage  `json:"states"` // the present, all automatic states as one, of which the oldest is described, and all snapshots, the oldest first
 	Clients []ClientUsage `json:"clients"`
 	WhatIf  *WhatIf       `json:"what_if,omitempty"`
 }
@@ -67,6 +67,13 @@ const (
 	several
 	firstState
 )
+
+// usageState is what a line of a Usage is about: one state, or several that count as one.
+type usageState struct {
+	name string
+	root store.Ref
+	also []store.Ref // roots of the others
+}
 
 // usage finds out who needs what. It has about forty bytes in memory for each chunk and node.
 type usage struct {
@@ -116,9 +123,12 @@ func (v *Volume) Usage(ctx context.Context, whatIf []string, report func(done, t
 	return out, nil
 }
 
+// AutomaticStates stands for all automatic states together where snapshots are named.
+const AutomaticStates = "@automatic"
+
 // states returns the states that are kept once all clients have seen each other's commits, and the roots of the maps that name
 // the snapshots among them. Present states come first.
-func (u *usage) states(ctx context.Context) (states []namedState, roots []store.Ref, err error) {
+func (u *usage) states(ctx context.Context) (states []usageState, roots []store.Ref, err error) {
 	u.v.follower.pollMu.Lock()
 	heads, err := u.v.pollHeads(ctx, true)
 	u.v.follower.pollMu.Unlock()
@@ -136,31 +146,44 @@ func (u *usage) states(ctx context.Context) (states []namedState, roots []store.
 		if len(commits) > 1 {
 			name += " of " + c.Host
 		}
-		states = append(states, namedState{name, c.Root})
+		states = append(states, usageState{name: name, root: c.Root})
 		roots = append(roots, c.Snapshots)
 		list, err := listSnapshots(ctx, u.v.stateAt(c.Snapshots).base)
 		if err != nil {
 			return nil, nil, err
 		}
 		for _, s := range list {
-			snaps[s.Name] = s
+			snaps[s.key()] = s
 		}
 	}
+	automatic := usageState{name: AutomaticStates}
+	var named []usageState
 	for _, s := range slices.SortedFunc(maps.Values(snaps), compareAge) {
-		states = append(states, namedState{s.Name, s.Root})
+		switch {
+		case !s.Automatic:
+			named = append(named, usageState{name: s.Name, root: s.Root})
+		case automatic.root.IsZero():
+			automatic.root = s.Root
+		default:
+			automatic.also = append(automatic.also, s.Root)
+		}
 	}
+	if !automatic.root.IsZero() {
+		states = append(states, automatic)
+	}
+	states = append(states, named...)
 	return states, roots, nil
 }
 
 // whatIf returns for each state whether it is one of names.
-func (u *usage) whatIf(states []namedState, names []string) ([]bool, error) {
+func (u *usage) whatIf(states []usageState, names []string) ([]bool, error) {
 	forgotten := make([]bool, len(states))
 	for _, name := range names {
-		i := slices.IndexFunc(states, func(s namedState) bool { return s.name == name })
+		i := slices.IndexFunc(states, func(s usageState) bool { return s.name == name })
 		if name == latestName {
 			i = len(states) - 1
 		}
-		if i < 0 || states[i].name == CurrentState {
+		if i < 0 || states[i].name == CurrentState || name == latestName && states[i].name == AutomaticStates {
 			return nil, fmt.Errorf("%s: %w", name, ErrNoSnapshot)
 		}
 		forgotten[i] = true
@@ -170,7 +193,7 @@ func (u *usage) whatIf(states []namedState, names []string) ([]bool, error) {
 
 // walkAll notes who needs what. States that might be forgotten count as one, and everything else as several, so that what only
 // they need is what has them as its owner; otherwise each state counts for itself.
-func (u *usage) walkAll(ctx context.Context, states []namedState, roots []store.Ref, forgotten []bool, out *Usage) error {
+func (u *usage) walkAll(ctx context.Context, states []usageState, roots []store.Ref, forgotten []bool, out *Usage) error {
 	for _, root := range roots {
 		if err := u.walkMap(ctx, root); err != nil {
 			return err
@@ -186,8 +209,10 @@ func (u *usage) walkAll(ctx context.Context, states []namedState, roots []store.
 				who = firstState
 			}
 		}
-		if err := u.walk(ctx, s.root, who); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+		for _, root := range append(s.also, s.root) {
+			if err := u.walk(ctx, root, who); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
 		}
 		sum, err := u.sum(ctx, s.root)
 		if err != nil {

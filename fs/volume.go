@@ -35,6 +35,7 @@ type Options struct {
 	// Space tells how many bytes the storage can hold, and how many more; nil, or an error, if it cannot tell.
 	Space func(ctx context.Context) (total, free int64, err error)
 
+	Automatic         Policy        // which of the states that commits take the place of are kept; none if it is empty
 	SnapshotEvery     time.Duration // a snapshot for each such time in which something changed; 0 for none
 	SnapshotsRootOnly bool          // the virtual directory is in the root alone, not in every directory
 	Snapshot          string        // show this one, read-only, and nothing else; see FindSnapshot
@@ -81,18 +82,21 @@ type Volume struct {
 	opt  Options
 	me   store.ClientID
 
+	opened stamp // of this mount
+
 	cutMu cutLock // held shared from a change's log record to its change in memory, exclusively by a cut
 
-	mu      sync.RWMutex // guards what follows; acquired after cutMu
-	active  *overlay     // changes since the last cut
-	frozen  *overlay     // changes of the cut that is being committed; nil if none is
-	base    *tree.Tree   // state of the last local commit
-	snapMap store.Ref    // root of the map of snapshots that goes with base
-	table   map[Ino]*inode
-	nextIno Ino // INVARIANT: below inoLimit, up to which numbers are reserved in the cache's state
-	limit   Ino
-	unused  []Ino           // inodes without names that nobody uses any more: their records can go
-	cutOffs map[*inode]bool // inodes in use that another client's state has taken the place of
+	mu       sync.RWMutex // guards what follows; acquired after cutMu
+	active   *overlay     // changes since the last cut
+	frozen   *overlay     // changes of the cut that is being committed; nil if none is
+	base     *tree.Tree   // state of the last local commit
+	snapMap  store.Ref    // root of the map of snapshots that goes with base
+	baseMade stamp        // of the base; zero if it is older than this mount
+	table    map[Ino]*inode
+	nextIno  Ino // INVARIANT: below inoLimit, up to which numbers are reserved in the cache's state
+	limit    Ino
+	unused   []Ino           // inodes without names that nobody uses any more: their records can go
+	cutOffs  map[*inode]bool // inodes in use that another client's state has taken the place of
 
 	orphansFound bool // those of the last mount are among unused; guarded by committer.mu
 

@@ -24,6 +24,8 @@ type forgetOptions struct {
 	dryRun    bool
 	prune     bool
 	removeAll bool
+	automatic automaticFlag
+	apart     bool // automatic states have rules of their own
 }
 
 func (a *app) forgetCommand() *cobra.Command {
@@ -33,13 +35,16 @@ func (a *app) forgetCommand() *cobra.Command {
 		Short: "Forget snapshots by rules that say which ones to keep",
 		Long: "Forget all snapshots that no rule keeps, in each group by itself: of each machine, unless --group-by says otherwise.\n" +
 			"--keep-daily 7 keeps the newest snapshot of each of the last seven days that have one, and so on; what is held is\n" +
-			"never forgotten. States without a name, as each commit makes one, are kept by no rule: `dedupfs gc` removes them.\n\n" +
+			"never forgotten. The same rules thin out the states that nobody has named and that a mount keeps (`dedupfs snapshots --all`),\n" +
+			"of all machines together. The volume as it is now counts as the newest of them, so that --keep-last 1 leaves none;\n" +
+			"--keep-automatic gives rules of their own, and all leaves them alone.\n\n" +
 			"Which snapshot is newer follows from the order in which they were made, not from clocks alone. A forgotten snapshot\n" +
 			"can be brought back with `dedupfs snapshot restore-forgotten` until `dedupfs gc` begins to remove what only it needs.",
 		Example: "  dedupfs forget --keep-last 3 --keep-daily 7 --keep-weekly 5 --dry-run\n" +
 			"  dedupfs forget ~/Cloud --keep-within 30d --keep-tag release --prune",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			o.apart = cmd.Flags().Changed("keep-automatic")
 			if err := o.complete(); err != nil {
 				return err
 			}
@@ -63,6 +68,7 @@ func (a *app) forgetCommand() *cobra.Command {
 	f.Var(&o.within, "keep-within", "keep what is at most this much older than the newest snapshot, as in 30d or 1y6w")
 	f.StringArrayVar(&o.tags, "keep-tag", nil, "keep snapshots that have all of these `TAGS`, separated by commas; may be given several times")
 	f.StringVar(&o.groupBy, "group-by", fs.GroupHost, "what makes a `GROUP`: host, tag, both separated by a comma, or none")
+	f.Var(&o.automatic, "keep-automatic", "rules for states without a name, as last=30,hourly=24,daily=30, or default, all or none (default: the same rules)")
 	f.BoolVarP(&o.dryRun, "dry-run", "n", false, "only say what would be kept and forgotten")
 	f.BoolVar(&o.prune, "prune", false, "then run `dedupfs gc`")
 	f.BoolVar(&o.removeAll, "unsafe-allow-remove-all", false, "go on even if no snapshot of a group, or none at all, would be left")
@@ -98,6 +104,10 @@ func (f *countFlag) Set(s string) error {
 // complete checks the flags and makes the policy of them.
 func (o *forgetOptions) complete() error {
 	o.policy.Within, o.policy.All = time.Duration(o.within), o.removeAll
+	if o.apart {
+		p := fs.Policy(o.automatic)
+		o.policy.Automatic = &p
+	}
 	for _, tags := range o.tags {
 		o.policy.Tags = append(o.policy.Tags, strings.Split(tags, ","))
 	}
@@ -110,7 +120,7 @@ func (o *forgetOptions) complete() error {
 			return usageError("--group-by %s: group by host, tag, host,tag or none", o.groupBy)
 		}
 	}
-	if o.policy.Empty() && !o.removeAll {
+	if o.policy.Empty() && !o.removeAll && !o.apart {
 		return usageError("which snapshots shall stay? give a rule, as --keep-last 3; --unsafe-allow-remove-all forgets all")
 	}
 	return nil
@@ -175,6 +185,9 @@ func (a *app) printGroups(groups []fs.RetentionGroup, dry bool) error {
 			escape(strings.Join(s.Tags, ",")), why)
 	}
 	for _, g := range groups {
+		if g.Automatic { // there are many
+			continue
+		}
 		for _, s := range g.Keep {
 			row("keep", s.Snapshot, strings.Join(s.Reasons, ", "))
 		}
@@ -191,5 +204,10 @@ func (a *app) printGroups(groups []fs.RetentionGroup, dry bool) error {
 		verb = "would be forgotten"
 	}
 	a.say("%d kept, %d %s", kept, forgotten, verb)
+	for _, g := range groups {
+		if g.Automatic {
+			a.say("of states without a name: %d kept, %d %s", len(g.Keep), len(g.Forget), verb)
+		}
+	}
 	return nil
 }

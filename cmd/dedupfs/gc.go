@@ -138,6 +138,9 @@ func (a *app) tellCollected(c *fs.Collected) {
 		out("%d multichunks cannot be read and are left alone; see `dedupfs check`", c.Unreadable)
 	}
 	a.tellWaiting(c)
+	if c.Automatic > 0 {
+		out("states without a name that are kept: %d, see `dedupfs snapshots --all`; `dedupfs forget --keep-last 1` lets go of them", c.Automatic)
+	}
 	if c.TimeUp {
 		out("the time was up; the next `dedupfs gc` goes on")
 	}

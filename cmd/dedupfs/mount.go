@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dedupfs/dedupfs/fs"
 	"github.com/dedupfs/dedupfs/remote"
 )
 
@@ -23,6 +24,7 @@ type mountOptions struct {
 	fsync      string
 	poll       durationFlag
 	snapEvery  durationFlag
+	automatic  automaticFlag
 	cacheSize  sizeFlag
 	anyHistory bool // open although the history on the remote is not what was seen before
 	indexMem   sizeFlag
@@ -45,17 +47,19 @@ const (
 )
 
 func (a *app) mountCommand() *cobra.Command {
-	o := &mountOptions{poll: durationFlag(defaultPoll), cacheSize: defaultCacheSize, indexMem: defaultIndexMemory}
+	o := &mountOptions{poll: durationFlag(defaultPoll), automatic: automaticFlag(fs.DefaultAutomatic), cacheSize: defaultCacheSize, indexMem: defaultIndexMemory}
 	cmd := &cobra.Command{
 		Use:   "mount [REPO[@SNAPSHOT]] DIR",
 		Short: "Mount a repository, or one snapshot of it",
 		Long: "Mount the file system in REPO at DIR and stay in the foreground until it is unmounted, by `dedupfs umount`, umount(8)\n" +
 			"or Ctrl-C, and all is on the remote. A second Ctrl-C stops at once; the rest is uploaded by the next mount.\n\n" +
+			"The volume as it was before each of its last changes is in .snapshots, by its time, and thins out with time as\n" +
+			"--keep-automatic says; `dedupfs snapshots --all` lists that too, and `dedupfs forget` forgets it.\n\n" +
 			"REPO@SNAPSHOT shows that snapshot alone, read-only: one of `dedupfs snapshot list`, latest, or a time, as in\n" +
 			"REPO@2026-03-01, for the newest one that is as old. It has to be on the remote. A place whose own name has an @ in its\n" +
 			"last part is written with a slash behind it.\n\n" +
-			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, index_memory=, offline=, snapshot_every=, snapshots_dir= and\n" +
-			"snapshots_root_only, as the flags of these names, and those of mount(8).",
+			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, index_memory=, offline=, snapshot_every=, keep_automatic=,\n" +
+			"snapshots_dir= and snapshots_root_only, as the flags of these names, and those of mount(8).",
 		Example: "  dedupfs mount -d gdrive:home ~/Cloud\n" +
 			"  dedupfs mount gdrive:home@latest /mnt",
 		Args: cobra.RangeArgs(1, 2),
@@ -80,6 +84,7 @@ func (a *app) mountCommand() *cobra.Command {
 	f.StringVar(&o.fsync, "fsync", "local", "where data is safe when fsync returns: `local` or remote")
 	f.Var(&o.poll, "poll", "how often to look for changes of other machines (0: never)")
 	f.Var(&o.snapEvery, "snapshot-every", "make a snapshot for each such time in which something has changed, one for all machines (0: none)")
+	f.Var(&o.automatic, "keep-automatic", "which states are kept that nobody names: `RULES` as last=30,hourly=24,daily=30, or all or none")
 	f.Var(&o.cacheSize, "cache-size", "most that the local state may take on disk")
 	f.Var(&o.indexMem, "index-memory", "most that the index of what is stored may take in memory; a small repository takes little")
 	f.StringVar(&o.offline, "offline", "30s", "what a read does while the storage is away: `wait`, error, or a time to wait before the error")
@@ -145,6 +150,8 @@ func (o *mountOptions) set(opt string) (known bool, err error) {
 		err = o.poll.Set(value)
 	case "snapshot_every":
 		err = o.snapEvery.Set(value)
+	case "keep_automatic":
+		err = o.automatic.Set(value)
 	case "cache_size":
 		err = o.cacheSize.Set(value)
 	case "index_memory":

@@ -110,39 +110,49 @@ func (s *session) serveCreateSnapshot(ctx context.Context, r *http.Request, repo
 }
 
 func (a *app) snapshotListCommand(use string) *cobra.Command {
-	var forgotten bool
+	var which listRequest
 	cmd := &cobra.Command{
 		Use:   use + " [DIR]",
 		Short: "List the snapshots",
 		Long:  "List the snapshots of a mounted volume, or of the repository named by --repo.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := a.listSnapshots(cmd.Context(), args, forgotten)
+			list, err := a.listSnapshots(cmd.Context(), args, which)
 			if err != nil {
 				return err
 			}
 			return a.printSnapshots(list)
 		},
 	}
-	cmd.Flags().BoolVar(&forgotten, "forgotten", false, "list those that are forgotten, and may still be brought back")
+	cmd.Flags().BoolVar(&which.Forgotten, "forgotten", false, "list those that are forgotten, and may still be brought back")
+	cmd.Flags().BoolVarP(&which.All, "all", "a", false, "list the states too that a mount keeps without a name")
 	return cmd
 }
 
-// listQuery asks for the snapshots, or for those that are forgotten.
-var listQuery = question[bool, fs.Snapshot]{
+// listRequest says which snapshots are listed: those that have names, unless it says more.
+type listRequest struct {
+	Forgotten bool `json:"forgotten,omitempty"` // those that are forgotten
+	All       bool `json:"all,omitempty"`       // automatic states too
+}
+
+// listQuery asks for snapshots.
+var listQuery = question[listRequest, fs.Snapshot]{
 	path: "/snapshots/list",
-	answer: func(ctx context.Context, v *fs.Volume, forgotten bool, item func(fs.Snapshot) error, _ func(progress)) error {
+	answer: func(ctx context.Context, v *fs.Volume, which listRequest, item func(fs.Snapshot) error, _ func(progress)) error {
 		list := v.Snapshots
-		if forgotten {
+		switch {
+		case which.Forgotten:
 			list = v.ForgottenSnapshots
+		case which.All:
+			list = v.AllSnapshots
 		}
 		return each(item)(list(ctx))
 	},
 }
 
-func (a *app) listSnapshots(ctx context.Context, args []string, forgotten bool) ([]fs.Snapshot, error) {
+func (a *app) listSnapshots(ctx context.Context, args []string, which listRequest) ([]fs.Snapshot, error) {
 	list := []fs.Snapshot{} // never null in JSON
-	err := ask(ctx, a, args, listQuery, forgotten, func(s fs.Snapshot) error {
+	err := ask(ctx, a, args, listQuery, which, func(s fs.Snapshot) error {
 		list = append(list, s)
 		return nil
 	})
@@ -156,6 +166,9 @@ func (a *app) printSnapshots(list []fs.Snapshot) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tTIME\tHOST\tTAGS\tMESSAGE")
 	for _, s := range list {
+		if s.Automatic {
+			s.Message = "(automatic)"
+		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", escape(s.Name), s.Time.Local().Format(time.DateTime), escape(s.Host),
 			escape(strings.Join(s.Tags, ",")), escape(s.Message))
 	}
@@ -168,7 +181,7 @@ func (a *app) snapshotShowCommand() *cobra.Command {
 		Short: "Show one snapshot",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := a.listSnapshots(cmd.Context(), args[1:], false)
+			list, err := a.listSnapshots(cmd.Context(), args[1:], listRequest{All: true})
 			if err != nil {
 				return err
 			}
