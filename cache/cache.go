@@ -138,7 +138,8 @@ type Publication struct {
 	Multichunks []store.MultichunkInfo
 	Cut         Pos
 
-	hints map[store.ID]store.Hint // of all nodes packed for it
+	hints map[store.ID]store.Hint  // of all nodes packed for it
+	nodes map[store.ID]*store.Node // some of them, with hints
 }
 
 // Base is a state of the volume that this machine has.

@@ -61,3 +61,10 @@ func (c *Cache) EvictAllForTest() {
 func (c *Cache) HasMultichunkForTest(n store.Name) bool { return c.disk.has(n) }
 
 func MultichunkFileForTest(n store.Name) string { return multichunkName(n) }
+
+// NodeInMemoryForTest returns a node that LocalNode would find without reading.
+func (c *Cache) NodeInMemoryForTest(id store.ID) *store.Node {
+	c.nodes.cache.Wait()
+	n, _ := c.nodes.get(id)
+	return n
+}

@@ -44,7 +44,7 @@ func (c *Cache) publication(ctx context.Context, base Base, r reporter) (*Public
 	if err := c.uploadChunks(ctx, r); err != nil {
 		return nil, err
 	}
-	w := &waves{c: c, heights: make(map[store.ID]int), hints: make(map[store.ID]store.Hint)}
+	w := &waves{c: c, heights: make(map[store.ID]int), hints: make(map[store.ID]store.Hint), nodes: make(map[store.ID]*store.Node)}
 	if err := w.pack(ctx, base.Root, base.Snapshots); err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func (c *Cache) publication(ctx context.Context, base Base, r reporter) (*Public
 			return nil, fmt.Errorf("sync remote: %w", err)
 		}
 	}
-	p := &Publication{N: base.N, Root: base.Root, Snapshots: base.Snapshots, Cut: base.Cut, hints: w.hints}
+	p := &Publication{N: base.N, Root: base.Root, Snapshots: base.Snapshots, Cut: base.Cut, hints: w.hints, nodes: w.nodes}
 	p.Root.Hint, p.Snapshots.Hint = w.hint(p.Root), w.hint(p.Snapshots)
 	c.mu.Lock()
 	for n, hooks := range c.receipts {
@@ -159,7 +159,9 @@ type waves struct {
 	heights map[store.ID]int // of local nodes
 	levels  [][]store.ID     // local nodes by height
 	hints   map[store.ID]store.Hint
-	names   []store.Name // of the multichunks
+	nodes   map[store.ID]*store.Node // with hints, as many as memory takes
+	cost    int64                    // of those, bytes
+	names   []store.Name             // of the multichunks
 	ups     []*upload
 }
 
@@ -259,6 +261,7 @@ func (w *waves) wave(ctx context.Context, packer *store.Packer, level []store.ID
 			return err
 		}
 		nodes.add(id, b)
+		w.keep(id, n)
 	}
 	nodes.flush()
 	if err := packer.CloseGroup(ctx); err != nil {
@@ -272,6 +275,21 @@ func (w *waves) wave(ctx context.Context, packer *store.Packer, level []store.ID
 		w.hints[id] = h
 	}
 	return nil
+}
+
+// keep remembers a node for when it is published: it is read again at once, by the next change if by nobody else. Of too many the
+// levels that are packed last, which are the upper ones, are worth the most.
+func (w *waves) keep(id store.ID, n *store.Node) {
+	cost := nodeCost(n)
+	for other, m := range w.nodes {
+		if w.cost+cost <= w.c.o.NodeMemory {
+			break
+		}
+		delete(w.nodes, other)
+		w.cost -= nodeCost(m)
+	}
+	w.nodes[id] = n
+	w.cost += cost
 }
 
 // fill gives all references of n their hints.
@@ -449,7 +467,12 @@ func (c *Cache) supersede(p *Publication, keepHints bool) (base Base, keep map[s
 	for id, loc := range c.local {
 		if loc.n <= p.N {
 			delete(c.local, id)
-			c.nodes.del(id) // as it was parsed from the local commit it has no hints
+			// As it was parsed from the local commit it has no hints.
+			if n := p.nodes[id]; n != nil {
+				c.nodes.put(id, n, nodeCost(n))
+			} else {
+				c.nodes.del(id)
+			}
 		}
 	}
 	c.base = base
