@@ -90,6 +90,52 @@ func TestRepairPieces(t *testing.T) {
 	m.must("check", "--read-data")
 }
 
+// What nobody has any more is given up on demand, beside a mount: files that are lost in part get another name, and nothing else changes.
+func TestReplaceLost(t *testing.T) {
+	w := newWorld(t)
+	m := w.machine("m")
+	data := randomBytes(randomOf(t), 3<<20)
+	m.mount()
+	m.write("whole", []byte("whole"))
+	m.must("sync", m.mnt) // apart from what will be lost
+	m.write("file.bin", data)
+	m.must("snapshot", "create", "before", m.mnt, "--sync")
+	m.umount()
+	m.wipe()
+	overwrite(t, largest(t, w.objects(), nil), 100_000, 10)
+	m.mount()
+	if said := m.run("repair", "--replace-lost", "--dry-run"); said.code != 21 || !strings.Contains(said.stdout, "file (damaged).bin") {
+		t.Fatalf("dry run: exit code %d, want 21 and the new name\n%s%s", said.code, said.stdout, said.stderr)
+	}
+	if _, err := os.Stat(m.path("file.bin")); err != nil {
+		t.Errorf("after a dry run: %v", err)
+	}
+	if said := m.run("repair", "--replace-lost"); said.code != 21 || !strings.Contains(said.stdout, "before:/file.bin") || strings.Contains(said.stdout, "current:") {
+		t.Fatalf("exit code %d, want 21 for the snapshot alone\n%s%s", said.code, said.stdout, said.stderr)
+	}
+	if _, err := os.Stat(m.path("file.bin")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the lost file is still there under its name: %v", err)
+	}
+	left, err := os.ReadFile(m.path("file (damaged).bin"))
+	if err != nil || len(left) != len(data) {
+		t.Fatalf("%d bytes are left, %v", len(left), err)
+	}
+	wrong := 0
+	for i := range data {
+		if left[i] != data[i] {
+			wrong++
+			if left[i] != 0 {
+				t.Fatalf("byte %d is neither right nor zero", i)
+			}
+		}
+	}
+	if wrong == 0 || wrong > len(data)/2 {
+		t.Errorf("%d of %d bytes are zeros, want some", wrong, len(data))
+	}
+	m.sees("whole", []byte("whole"))
+	m.umount()
+}
+
 // readable returns how many bytes of a file can be read, and checks those and that others give EIO.
 func (m *machine) readable(name string, want []byte) (n int) {
 	m.t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/dedupfs/dedupfs/cache"
 	"github.com/dedupfs/dedupfs/store"
@@ -14,7 +15,14 @@ import (
 // all snapshots: path is "current" or the snapshot's name, a colon, and the file's path. Of a lost node of the tree itself, whose
 // records nobody can tell, path is the state alone. Other nodes that cannot be read are passed over.
 func Affected(ctx context.Context, ca *cache.Cache, repo *store.Repository, lost func(store.ID) bool, fn func(path string, id store.ID)) error {
-	a := &affected{ca: ca, repo: repo, lost: lost, clean: map[store.ID]bool{}}
+	load := func(ctx context.Context, ref store.Ref) (*store.Node, error) {
+		n, err := ca.Node(ctx, ref)
+		if err != nil {
+			return nil, ctx.Err()
+		}
+		return n, nil
+	}
+	a := &affected{ca: ca, repo: repo, load: load, lost: lost, clean: map[store.ID]bool{}}
 	states, err := a.states(ctx)
 	if err != nil {
 		return err
@@ -31,6 +39,7 @@ func Affected(ctx context.Context, ca *cache.Cache, repo *store.Repository, lost
 type affected struct {
 	ca    *cache.Cache
 	repo  *store.Repository
+	load  func(context.Context, store.Ref) (*store.Node, error) // returns nil for what is to be passed over
 	lost  func(store.ID) bool
 	clean map[store.ID]bool // nodes below which nothing is lost
 }
@@ -57,13 +66,10 @@ func (a *affected) states(ctx context.Context) ([]namedState, error) {
 			states = append(states, namedState{name, root})
 		}
 	}
-	for _, h := range heads {
-		c, err := a.repo.GetCommit(ctx, h)
-		if err != nil {
-			continue
-		}
+	commits := a.newest(ctx, heads)
+	for _, c := range commits {
 		name := "current"
-		if len(heads) > 1 {
+		if len(commits) > 1 {
 			name = fmt.Sprintf("current of %s", c.Client)
 		}
 		add(name, c.Root)
@@ -76,6 +82,19 @@ func (a *affected) states(ctx context.Context) ([]namedState, error) {
 		}
 	}
 	return states, ctx.Err()
+}
+
+// newest returns the commits of heads that no other of them has seen, as far as they can be read.
+func (a *affected) newest(ctx context.Context, heads []store.Head) []*store.Commit {
+	var commits []*store.Commit
+	seen := history{}
+	for _, h := range heads {
+		if c, err := a.repo.GetCommit(ctx, h); err == nil {
+			commits = append(commits, c)
+			seen.add(withoutChain(c.Seen, c.Client, c.Incarnation)...)
+		}
+	}
+	return slices.DeleteFunc(commits, func(c *store.Commit) bool { return seen.contains(c.Head()) })
 }
 
 func (a *affected) tree(root store.Ref) *tree.Tree {
@@ -121,9 +140,9 @@ func (a *affected) walk(ctx context.Context, ref store.Ref, ino Ino, fn func(los
 		note(loss{ino, ref.ID})
 	}
 	if ref.Kind == store.RefNode {
-		n, err := a.ca.Node(ctx, ref)
-		if err != nil {
-			return ctx.Err()
+		n, err := a.load(ctx, ref)
+		if n == nil || err != nil {
+			return err
 		}
 		for i := range n.Entries {
 			if err := a.record(ctx, n, &n.Entries[i], ino, note); err != nil {

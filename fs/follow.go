@@ -302,6 +302,11 @@ func (v *Volume) goTo(ctx context.Context, heads []store.Head, own bool) (*swap,
 	if !own {
 		return v.tryGoTo(ctx, from, out, lc)
 	}
+	return v.swapTo(ctx, from, out, lc)
+}
+
+// swapTo brings this client from the state from to that of out, whatever is changed here meanwhile.
+func (v *Volume) swapTo(ctx context.Context, from volumeState, out *outcome, lc *lazyCommit) (*swap, error) {
 	for range quickTries {
 		if err := v.commits.commit(ctx, nil); err != nil {
 			return nil, err
@@ -399,11 +404,12 @@ func (v *Volume) tryGoToLocked(ctx context.Context, from volumeState, out *outco
 func (v *Volume) merger(lc *lazyCommit) mergeStates {
 	return func(ctx context.Context, base, first, second volumeState, host func(store.ClientID) (string, error)) (volumeState, error) {
 		at := func(root store.Ref) *tree.Tree { return tree.New(lc, root, v.treeOptions()) }
-		root, err := mergeTrees(ctx, at(base.root), at(first.root), at(second.root), v.cookieBase, host)
+		past := func(root store.Ref) *tree.Tree { return tree.New(lc, root, v.treeOptionsPast()) }
+		root, err := mergeTrees(ctx, past(base.root), at(first.root), at(second.root), v.cookieBase, host)
 		if err != nil {
 			return volumeState{}, err
 		}
-		snaps, err := mergeSnapshots(ctx, at(base.snaps), at(first.snaps), at(second.snaps))
+		snaps, err := mergeSnapshots(ctx, past(base.snaps), at(first.snaps), at(second.snaps))
 		return volumeState{root, snaps}, err
 	}
 }

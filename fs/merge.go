@@ -104,7 +104,11 @@ func mergeTrees(ctx context.Context, base, first, second *tree.Tree, cookie func
 	if less {
 		onto, from = from, onto
 	}
-	return mergeOnto(ctx, sides, onto, from, cookie, host)
+	root, err := mergeOnto(ctx, sides, onto, from, cookie, host)
+	if store.IsLost(err) { // of the side that is edited; the other may have gone on without
+		return mergeOnto(ctx, sides, from, onto, cookie, host)
+	}
+	return root, err
 }
 
 func mergeOnto(ctx context.Context, sides [3]*tree.Tree, onto, from int, cookie func(Ino, []byte) uint64, host func(store.ClientID) (string, error)) (store.Ref, error) {

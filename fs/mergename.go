@@ -282,10 +282,7 @@ const (
 // conflictName returns the i-th name of what has lost the name name: "name (conflict HOST DATE).ext". A mark that is
 // there already is replaced. The name is cut at a character to fit.
 func conflictName(name, host string, t Timespec, i int) string {
-	stem, ext := name, ""
-	if dot := strings.LastIndexByte(name, '.'); dot > 0 && len(name)-dot <= maxExtension {
-		stem, ext = name[:dot], name[dot:]
-	}
+	stem, ext := splitName(name)
 	if at := strings.LastIndex(stem, conflictMark); at > 0 && strings.HasSuffix(stem, ")") {
 		stem = stem[:at]
 	}
@@ -295,6 +292,14 @@ func conflictName(name, host string, t Timespec, i int) string {
 	}
 	mark += ")"
 	return cutName(stem, NameMax-len(mark)-len(ext)) + mark + ext
+}
+
+// splitName takes the extension off a name, behind which a mark would hide it.
+func splitName(name string) (stem, ext string) {
+	if dot := strings.LastIndexByte(name, '.'); dot > 0 && len(name)-dot <= maxExtension {
+		return name[:dot], name[dot:]
+	}
+	return name, ""
 }
 
 // plainName returns a name without the mark of a conflict. What was cut off to make room for the mark stays off.

@@ -75,16 +75,21 @@ func (s *swap) prepare(ctx context.Context) error {
 
 func (s *swap) tree(root store.Ref) *tree.Tree { return tree.New(s.lc, root, s.v.treeOptions()) }
 
+// before is tree for a state that is left: what is lost of it must not keep anybody there.
+func (s *swap) before(root store.Ref) *tree.Tree {
+	return tree.New(s.lc, root, s.v.treeOptionsPast())
+}
+
 func (s *swap) compareTrees(ctx context.Context) error {
 	s.what.inodes = map[Ino]bool{}
-	return tree.Diff(ctx, s.tree(s.from.root), s.tree(s.to.state.root), func(k []byte, _, _ *store.Entry) error {
+	return tree.Diff(ctx, s.before(s.from.root), s.tree(s.to.state.root), func(k []byte, _, _ *store.Entry) error {
 		s.what.add(string(k))
 		return nil
 	})
 }
 
 func (s *swap) compareSnapshots(ctx context.Context) error {
-	return tree.Diff(ctx, s.tree(s.from.snaps), s.tree(s.to.state.snaps), func(name []byte, _, _ *store.Entry) error {
+	return tree.Diff(ctx, s.before(s.from.snaps), s.tree(s.to.state.snaps), func(name []byte, _, _ *store.Entry) error {
 		s.names = append(s.names, strings.TrimPrefix(string(name), automaticMark))
 		return nil
 	})

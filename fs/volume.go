@@ -147,6 +147,13 @@ func (l localNodes) Save(context.Context, *store.Node) (store.Ref, error) {
 
 func (v *Volume) treeOptions() tree.Options { return tree.Options{Key: v.repo.TreeKey()} }
 
+// treeOptionsPast are those of a tree that is only compared with: lost nodes of it count as having no records.
+func (v *Volume) treeOptionsPast() tree.Options {
+	o := v.treeOptions()
+	o.Gone = store.IsLost
+	return o
+}
+
 func (v *Volume) localTree(root store.Ref) *tree.Tree {
 	return tree.New(localNodes{v.ca}, root, v.treeOptions())
 }

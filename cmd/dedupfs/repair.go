@@ -11,14 +11,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/dedupfs/dedupfs/fs"
 	"github.com/dedupfs/dedupfs/store"
 )
 
 // repairOptions are the flags of repair.
 type repairOptions struct {
-	quick  bool
-	dryRun bool
-	parity parityFlag
+	quick       bool
+	dryRun      bool
+	parity      parityFlag
+	replaceLost bool
 }
 
 // parityFlag is a share in thousandths.
@@ -52,9 +54,13 @@ func (a *app) repairCommand() *cobra.Command {
 			"from what is intact in the damaged objects, and from other objects. Run it on every machine that has used the repository\n" +
 			"until nothing is left. What is intact is never put at risk: it can be interrupted and run again at any time, beside mounts.\n\n" +
 			"Files that stay lost are listed. Whoever has them writes them again, anywhere in the volume, and all files that have\n" +
-			"held the same bytes can be read again. The exit code is 0 if no damage is left, else 20 or 21 as with check.",
-		Example: "  dedupfs repair --dry-run gdrive:home",
-		Args:    cobra.MaximumNArgs(1),
+			"held the same bytes can be read again. The exit code is 0 if no damage is left, else 20 or 21 as with check.\n\n" +
+			"When nobody has them, --replace-lost gives them up: each becomes \"NAME (damaged).EXT\", with zeros where bytes are lost, and the\n" +
+			"attribute user.dedupfs.lost says where that is. What of a lost directory nobody can place goes to /lost+found. Snapshots stay\n" +
+			"as they are, lost parts and all: forget those that are not worth it, and `dedupfs gc`. With --dry-run it is only said.",
+		Example: "  dedupfs repair --dry-run gdrive:home\n" +
+			"  dedupfs repair --replace-lost --dry-run gdrive:home",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			url, err := a.repoURL(args)
 			if err != nil {
@@ -66,6 +72,7 @@ func (a *app) repairCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&o.quick, "quick", false, "do not read all data: only what is missing or cannot be opened is found")
 	cmd.Flags().Var(&o.parity, "parity", "put parity, such as 5%, beside all objects of data that have none")
 	cmd.MarkFlagsMutuallyExclusive("quick", "parity")
+	cmd.Flags().BoolVar(&o.replaceLost, "replace-lost", false, "give up what stays lost: replace files by what is left of them, under another name")
 	cmd.Flags().BoolVarP(&o.dryRun, "dry-run", "n", false, "change nothing, and say what would be done")
 	return cmd
 }
@@ -86,6 +93,8 @@ type repairJSON struct {
 	Fixes  []fixJSON    `json:"fixes"`
 	Left   []damageJSON `json:"left"`
 	Parity int          `json:"parity"` // objects of parity that have been put
+
+	Replaced []fs.Replaced `json:"replaced"` // by --replace-lost
 }
 
 func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
@@ -111,7 +120,7 @@ func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
 	if err = errors.Join(err, spare.close()); err != nil {
 		a.say("this machine could not be told what was found out: %v", err)
 	}
-	out := &repairJSON{o.dryRun, []fixJSON{}, []damageJSON{}, report.Parity}
+	out := &repairJSON{o.dryRun, []fixJSON{}, []damageJSON{}, report.Parity, []fs.Replaced{}}
 	for _, f := range report.Fixes {
 		fix := fixJSON{f.Object, f.Damage.Err.Error(), f.How, f.Found, len(f.Left), ""}
 		if f.Refused != nil {
@@ -124,6 +133,16 @@ func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
 		return err
 	}
 	out.Left = left.Damages
+	if o.replaceLost {
+		if out.Replaced, err = a.replaceLost(ctx, url, report.Left, o.dryRun); err != nil {
+			return errors.Join(err, a.printRepair(out))
+		}
+	}
+	if len(out.Replaced) > 0 && !o.dryRun {
+		if report.Left, out.Left, err = a.stillNeeded(ctx, repo.Repository, report.Left); err != nil {
+			return err
+		}
+	}
 	if err := a.printRepair(out); err != nil {
 		return err
 	}
@@ -138,6 +157,68 @@ func (a *app) runRepair(ctx context.Context, repo *store.Repository, spare store
 	defer bar.done()
 	check := checkOptions{readData: !o.quick}
 	return repo.Repair(ctx, &store.RepairOptions{Check: *check.store(spare, bar), DryRun: o.dryRun, Parity: int(o.parity)})
+}
+
+// replaceQuery asks a volume to replace what is lost.
+var replaceQuery = question[fs.ReplaceOptions, fs.Replaced]{
+	path: "/replace-lost", writes: true,
+	answer: func(ctx context.Context, v *fs.Volume, in fs.ReplaceOptions, item func(fs.Replaced) error, report func(progress)) error {
+		report(progress{What: "replacing what is lost"})
+		list, err := v.ReplaceLost(ctx, in)
+		for _, r := range list {
+			err = errors.Join(err, item(r))
+		}
+		return err
+	},
+}
+
+// replaceLost gives up what of damages stays lost, in the volume as it is now.
+func (a *app) replaceLost(ctx context.Context, url string, damages []store.Damage, dry bool) ([]fs.Replaced, error) {
+	replaced := []fs.Replaced{}
+	in := fs.ReplaceOptions{DryRun: dry}
+	for _, d := range damages {
+		in.Lost = append(in.Lost, d.IDs...)
+	}
+	if len(in.Lost) == 0 {
+		return replaced, nil
+	}
+	err := ask(ctx, a, []string{url}, replaceQuery, in, func(r fs.Replaced) error {
+		replaced = append(replaced, r)
+		return nil
+	})
+	return replaced, err
+}
+
+// stillNeeded returns the damages that are left now that files have been replaced: those that snapshots, or states of other machines,
+// need, and what is no multichunk.
+func (a *app) stillNeeded(ctx context.Context, repo *store.Repository, damages []store.Damage) ([]store.Damage, []damageJSON, error) {
+	report, err := a.reportOf(ctx, repo, &store.CheckReport{Damages: damages})
+	if err != nil {
+		return nil, nil, err
+	}
+	left, out := []store.Damage{}, []damageJSON{}
+	for i, d := range damages {
+		if len(d.IDs) == 0 || len(report.Damages[i].Files) > 0 {
+			left, out = append(left, d), append(out, report.Damages[i])
+		}
+	}
+	return left, out, nil
+}
+
+func (a *app) printReplaced(r *repairJSON) {
+	for _, f := range r.Replaced {
+		fmt.Fprintf(a.stdout, "lost of %s: %s", escape(f.Path), escape(f.What))
+		if f.Now != f.Path {
+			fmt.Fprintf(a.stdout, "; what is left is in %s", escape(f.Now))
+		}
+		fmt.Fprintln(a.stdout)
+	}
+	switch n := len(r.Replaced); {
+	case n > 0 && r.DryRun:
+		a.say("would replace %s by what is left of them", count(n, "file"))
+	case n > 0:
+		a.say("replaced %s by what is left of them", count(n, "file"))
+	}
 }
 
 // healthAfter returns what this machine should know after a repair.
@@ -175,6 +256,7 @@ func (a *app) printRepair(r *repairJSON) error {
 			fmt.Fprintf(a.stdout, "  affects %s\n", escape(f))
 		}
 	}
+	a.printReplaced(r)
 	if r.Parity > 0 {
 		a.say("put parity beside %d objects", r.Parity)
 	}

@@ -302,6 +302,7 @@ func (s *session) handler() http.Handler {
 	evictQuery.serve(mux, s)
 	acceptQuery.serve(mux, s)
 	gcQuery.serve(mux, s)
+	replaceQuery.serve(mux, s)
 	return mux
 }
 
