@@ -316,7 +316,10 @@ func (c *Cache) open(dir string) error {
 			return err
 		}
 	}
-	return nil
+	if dir != "" {
+		_, err = c.start(func(ctx context.Context) { c.keepMappedSmall(ctx, dbDir(dir)) })
+	}
+	return err
 }
 
 // openDB opens the database below dir, unless the disk is so full that it has to

@@ -34,8 +34,7 @@ func dbKey(kind byte, id store.ID) []byte { return append([]byte{kind}, id[:]...
 // dbOptions bound Badger's memory: two memtables, two caches, and small tables:
 // a pool keeps eight buffers that grow to twice the largest. A million chunks at
 // 25,000 a second take 30 MiB of heap, in tables of 2 MiB 110 MiB. The tables
-// themselves are mapped: 55 MiB for the million, which the kernel may drop. The
-// caches take what is there of the tables, up to a quarter of indexMemory bytes.
+// themselves are mapped (mapped.go). The caches take what is there of the tables, up to a quarter of indexMemory bytes.
 func dbOptions(dir string, indexMemory int64) badger.Options {
 	o := badger.DefaultOptions(dir).
 		WithMemTableSize(2 << 20).

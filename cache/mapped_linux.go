@@ -1,0 +1,45 @@
+package cache
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// fileBytes returns how many bytes of mapped files this process has in memory, its own program among them; 0 if that is not known.
+func fileBytes() int64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	var size, resident, shared int64
+	if _, err := fmt.Sscan(string(b), &size, &resident, &shared); err != nil {
+		return 0
+	}
+	return shared * int64(os.Getpagesize())
+}
+
+// pageOut has the kernel take back the pages of files below dir that this process has mapped. They are read again when they are
+// needed. MADV_PAGEOUT harms nothing if something else is mapped at the address meanwhile, as MADV_DONTNEED would.
+func pageOut(dir string) {
+	f, err := os.Open("/proc/self/maps")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		_, path, ok := strings.Cut(s.Text(), "/")
+		if !ok || !strings.HasPrefix("/"+path, dir+"/") {
+			continue
+		}
+		var from, to uintptr
+		if _, err := fmt.Sscanf(s.Text(), "%x-%x", &from, &to); err != nil {
+			continue
+		}
+		// The address is that of a mapping outside of Go's heap, and only the kernel looks at it.
+		_, _, _ = unix.Syscall(unix.SYS_MADVISE, from, to-from, unix.MADV_PAGEOUT) // an older kernel does not know it
+	}
+}
