@@ -23,6 +23,13 @@ var seed = flag.Uint64("seed", 0, "seed of the random tests; 0 draws one")
 var long = os.Getenv("DEDUPFS_LONG") != ""
 
 func TestMain(m *testing.M) {
+	if kind, path, ok := strings.Cut(os.Getenv(lockEnv), " "); ok {
+		if err := countUnderLock(kind, path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	flag.Parse()
 	os.Exit(runTests(m))
 }
