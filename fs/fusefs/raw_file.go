@@ -13,6 +13,9 @@ import (
 // change that does not pass through the kernel.
 const openFlags = fuse.FOPEN_KEEP_CACHE
 
+// readFlags are the answer to an open for reading: closing has nothing to report, and need not ask.
+const readFlags = openFlags | fuse.FOPEN_NOFLUSH
+
 func (r *raw[H]) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut) fuse.Status {
 	c := r.begin("open", &in.InHeader, cancel)
 	defer c.end()
@@ -27,6 +30,9 @@ func (r *raw[H]) Open(cancel <-chan struct{}, in *fuse.OpenIn, out *fuse.OpenOut
 		}
 	}
 	*out = fuse.OpenOut{Fh: r.handles.add(h), OpenFlags: openFlags}
+	if in.Flags&unix.O_ACCMODE == unix.O_RDONLY {
+		out.OpenFlags = readFlags
+	}
 	return fuse.OK
 }
 
