@@ -117,6 +117,9 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 	}
 	if all {
 		f.full = time.Now()
+		if err := f.v.repo.ReadSettings(ctx); err != nil {
+			f.v.opt.Logger.Warn("what was set on other machines could not be read", "err", err)
+		}
 	}
 	if err != nil {
 		f.v.opt.Logger.Error("some of what is on the remote cannot be used", "err", err)

@@ -50,6 +50,11 @@ func Open(ctx context.Context, st remote.Storage, password []byte, o *OpenOption
 	if o != nil {
 		r.keep = o.KeepKeys
 	}
+	if o == nil || o.State == nil {
+		if err := r.ReadSettings(ctx); err != nil {
+			return nil, fmt.Errorf("open repository %s: %w", objects.id, err)
+		}
+	}
 	return r, nil
 }
 

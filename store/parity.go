@@ -264,7 +264,7 @@ func (r *Repository) PutMultichunk(ctx context.Context, n Name, wire []byte) err
 	if err := r.st.Put(ctx, ObjectName(n), wire); err != nil {
 		return err
 	}
-	return r.putParity(ctx, n, wire, r.cfg.Parity)
+	return r.putParity(ctx, n, wire, r.Parity())
 }
 
 // putParity puts parity for wire at a share in thousandths; none if that is 0.
@@ -281,7 +281,7 @@ func (r *Repository) putParity(ctx context.Context, n Name, wire []byte, share i
 
 // deleteMultichunk deletes multichunk n, and its parity before it, which is of no use alone.
 func (r *Repository) deleteMultichunk(ctx context.Context, n Name) error {
-	if r.cfg.Parity > 0 {
+	if r.Parity() > 0 {
 		if err := r.st.Delete(ctx, parityName(n)); err != nil {
 			return err
 		}
@@ -348,7 +348,7 @@ func (c *checker) checkParity(ctx context.Context, n Name, wire []byte) error {
 
 // shareOf returns how much parity multichunk n shall have, in thousandths.
 func (c *checker) shareOf(n Name) int {
-	share := max(c.share, c.r.cfg.Parity)
+	share := max(c.share, c.r.Parity())
 	if share == 0 && c.parity[n] {
 		return defaultParity
 	}

@@ -214,3 +214,65 @@ func TestParityBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestParityLater sets parity in a repository that was made without: what is old and what others put later get it.
+func TestParityLater(t *testing.T) {
+	rng := newRand(t)
+	s := newSample(t, rng)
+	other, err := Open(t.Context(), s.st, password, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.r.Repair(t.Context(), &RepairOptions{Check: CheckOptions{ReadData: true}, Parity: 50}); err != nil || r.Parity == 0 {
+		t.Fatalf("Repair = %+v, %v", r, err)
+	}
+	parities := func() int {
+		n := 0
+		for _, name := range s.st.Names() {
+			if _, ok := parseParityName(name); ok {
+				n++
+			}
+		}
+		return n
+	}
+	before := parities()
+	put := func(r *Repository) {
+		t.Helper()
+		n := newName()
+		if err := r.PutMultichunk(t.Context(), n, randomBytes(rng, seal.MinWire)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(s.r)
+	if n := parities(); n != before+1 {
+		t.Errorf("%d parity objects, want %d", n, before+1)
+	}
+	if put(other); parities() != before+1 {
+		t.Error("one who has not read the settings puts parity")
+	}
+	s.must(t, other.ReadSettings(t.Context()))
+	put(other)
+	if n := parities(); n != before+2 || other.Parity() != 50 {
+		t.Errorf("%d parity objects, share %d, want %d, 50", n, other.Parity(), before+2)
+	}
+	late, err := Open(t.Context(), s.st, password, nil)
+	if err != nil || late.Parity() != 50 {
+		t.Errorf("opened later: share %d, %v", late.Parity(), err)
+	}
+	s.must(t, late.SetParity(t.Context(), 0))
+	s.must(t, other.SetParity(t.Context(), 100))
+	s.must(t, late.ReadSettings(t.Context()))
+	if late.Parity() != 100 || other.Parity() != 100 {
+		t.Errorf("shares %d, %d, want the one that was set last", late.Parity(), other.Parity())
+	}
+}
+
+func FuzzSetting(f *testing.F) {
+	f.Add(appendSetting(nil, setting{1, 50}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := parseSetting(b)
+		if err == nil && !bytes.HasPrefix(b, appendSetting(nil, s)) {
+			t.Errorf("%x becomes %+v", b, s)
+		}
+	})
+}

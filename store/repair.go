@@ -14,7 +14,7 @@ import (
 type RepairOptions struct {
 	Check  CheckOptions // what is looked at, and where spares are
 	DryRun bool         // change nothing
-	Parity int          // to put beside multichunks that have none, thousandths; default that of the repository. It takes Check.ReadData
+	Parity int          // to put beside all multichunks, old and new, thousandths; default that of the repository. It takes Check.ReadData
 }
 
 // A Fix is what Repair has done about a damaged multichunk, or would do.
@@ -46,6 +46,11 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 	}
 	if err := r.ReadOnly(); err != nil && !o.DryRun {
 		return nil, fmt.Errorf("repair: %w", err)
+	}
+	if o.Parity > 0 && !o.DryRun { // first, so that nobody goes on without
+		if err := r.SetParity(ctx, o.Parity); err != nil {
+			return nil, fmt.Errorf("repair: %w", err)
+		}
 	}
 	check := o.Check
 	check.mending, check.parity = !o.DryRun, o.Parity

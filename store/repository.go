@@ -36,7 +36,7 @@ type Config struct {
 	Compression    string        // "zstd", "zstd-fast", "zstd-better", "gzip", "bzip2" or "none"
 	SettleTime     time.Duration // after which listings show every acknowledged put; 0 for local directories
 	Created        time.Time     // for display only
-	Parity         int           // of new multichunks, thousandths of their segments; 0 is none
+	Parity         int           // of new multichunks, thousandths of their segments; 0 is none; see SetParity
 }
 
 // A Repository is an open repository: its keys, and the storage that it lies on. It is safe for concurrent use.
@@ -58,6 +58,7 @@ type Repository struct {
 
 	recent        recentCommits
 	moves         moves
+	settings      settings
 	registrations sync.Map // of *Registration by object name; objects never change
 
 	featuresMu sync.Mutex // guards readOnly

@@ -70,7 +70,7 @@ func (a *app) repairCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&o.quick, "quick", false, "do not read all data: only what is missing or cannot be opened is found")
-	cmd.Flags().Var(&o.parity, "parity", "put parity, such as 5%, beside all objects of data that have none")
+	cmd.Flags().Var(&o.parity, "parity", "put parity, such as 5%, beside all objects of data that have none, and from now on beside new ones, on all machines")
 	cmd.MarkFlagsMutuallyExclusive("quick", "parity")
 	cmd.Flags().BoolVar(&o.replaceLost, "replace-lost", false, "give up what stays lost: replace files by what is left of them, under another name")
 	cmd.Flags().BoolVarP(&o.dryRun, "dry-run", "n", false, "change nothing, and say what would be done")

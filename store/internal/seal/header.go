@@ -47,6 +47,7 @@ const (
 	KindNotice       Kind = 5
 	KindHooks        Kind = 6
 	KindMove         Kind = 7
+	KindSetting      Kind = 8
 )
 
 // A Suite says with what the segments of an object are encrypted.
