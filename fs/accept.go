@@ -135,8 +135,10 @@ func (v *Volume) leaveHistory(ctx context.Context, trust *store.Trust) error {
 		return err
 	}
 	defer v.commits.publishMu.unlock()
-	v.commits.mu.Lock()
-	defer v.commits.mu.Unlock()
+	if err := v.commits.mu.lock(ctx); err != nil {
+		return err
+	}
+	defer v.commits.mu.unlock()
 	own := v.ca.State().Head
 	last, err := v.lastInCommon(ctx, own, trust)
 	if err != nil {

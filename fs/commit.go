@@ -20,8 +20,8 @@ import (
 type committer struct {
 	v *Volume
 
-	mu   sync.Mutex // held by who makes a local commit; guards cut
-	cut_ *cut       // a cut whose commit has not been finished; nil if none
+	mu   waitLock // held by who makes a local commit, which takes long under a processor limit; guards cut
+	cut_ *cut     // a cut whose commit has not been finished; nil if none
 
 	publishMu waitLock // held by who publishes; acquired before mu where both are needed
 
@@ -41,7 +41,7 @@ type committer struct {
 	done sync.WaitGroup
 }
 
-// waitLock is a lock of one place. Who holds it may wait for the remote, so waiting for it ends with a context.
+// waitLock is a lock of one place. Who holds it may take long, so waiting for it ends with a context.
 type waitLock chan struct{}
 
 func (l waitLock) lock(ctx context.Context) error {
@@ -53,10 +53,12 @@ func (l waitLock) lock(ctx context.Context) error {
 	}
 }
 
+// hold is lock for what must be done in any case.
+func (l waitLock) hold()   { l <- struct{}{} }
 func (l waitLock) unlock() { <-l }
 
 func newCommitter(v *Volume) *committer {
-	return &committer{v: v, publishMu: make(waitLock, 1), poke: make(chan struct{}, 1), publish: make(chan struct{}, 1), again: make(chan struct{}, 1)}
+	return &committer{v: v, mu: make(waitLock, 1), publishMu: make(waitLock, 1), poke: make(chan struct{}, 1), publish: make(chan struct{}, 1), again: make(chan struct{}, 1)}
 }
 
 // start runs the background work until the committer is closed.
@@ -296,8 +298,10 @@ func (v *Volume) freeze(c *cut, in *inode) {
 // commit makes a local commit of all changes so far. edit, if not nil, changes the map of snapshots as part of it, and
 // is called even if nothing else changed.
 func (c *committer) commit(ctx context.Context, edit snapshotEdit) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.mu.lock(ctx); err != nil {
+		return err
+	}
+	defer c.mu.unlock()
 	if err := c.finishCut(ctx); err != nil {
 		return err
 	}
@@ -527,8 +531,8 @@ func (v *Volume) allPublished() bool {
 // notePublished lets go of what has been published. No local commit is made meanwhile: it would start from references
 // whose hints are not filled in yet, and whose nodes are no longer local.
 func (c *committer) notePublished(pub *cache.Publication, made stamp) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.mu.hold()
+	defer c.mu.unlock()
 	if err := c.v.ca.Published(pub); err != nil {
 		return err
 	}

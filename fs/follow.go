@@ -328,8 +328,10 @@ const longestPause = 2 * time.Second
 // little to commit, so that it takes as long as writing a small commit to the local disk.
 func (v *Volume) goToPaused(ctx context.Context, from volumeState, out *outcome, lc *lazyCommit) (*swap, error) {
 	c := v.commits
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	if err := c.mu.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer c.mu.unlock()
 	v.cutMu.pause()
 	defer v.cutMu.resume()
 	within, cancel := context.WithTimeout(ctx, longestPause)
@@ -376,8 +378,10 @@ const quickTries = 3
 // tryGoTo makes the state of out the base; what has been changed here since from goes into it as a side of its own. It
 // returns nil if something has changed while it looked.
 func (v *Volume) tryGoTo(ctx context.Context, from volumeState, out *outcome, lc *lazyCommit) (*swap, error) {
-	v.commits.mu.Lock()
-	defer v.commits.mu.Unlock()
+	if err := v.commits.mu.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer v.commits.mu.unlock()
 	return v.tryGoToLocked(ctx, from, out, lc)
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/dedupfs/dedupfs/cache"
 	"github.com/dedupfs/dedupfs/chunking"
@@ -54,5 +55,46 @@ func TestPacer(t *testing.T) {
 	e.read("file")
 	if pace.foreground.Load() == written {
 		t.Error("a read does not say that somebody waits for it")
+	}
+}
+
+// stopped lets no background work begin.
+type stopped struct{ counter }
+
+func (c *stopped) Background(ctx context.Context) error {
+	c.background.Add(1)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestSyncGivesUp checks that who waits for all to be stored can give up while a commit is held back.
+func TestSyncGivesUp(t *testing.T) {
+	repo := storetest.New(t, remotetest.NewMem())
+	var pace stopped
+	repo.SetPacer(&pace)
+	ca, err := cache.Open(t.Context(), t.TempDir(), repo, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &env{t: t, repo: repo, ca: ca, opt: Options{Poll: -1, CommitAfter: time.Millisecond}}
+	t.Cleanup(e.close)
+	if e.v, err = Open(t.Context(), ca, repo, &e.opt); err != nil {
+		t.Fatal(err)
+	}
+	e.write("file", 0, make([]byte, 1<<20))
+	for pace.background.Load() == 0 { // until the commit in the background has begun
+		time.Sleep(time.Millisecond)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- e.v.Sync(ctx, nil) }()
+	select {
+	case err := <-done:
+		if err == nil {
+			t.Error("Sync has stored what was held back")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Sync does not give up")
 	}
 }

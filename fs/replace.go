@@ -92,13 +92,15 @@ func (v *Volume) replaceLost(ctx context.Context, o ReplaceOptions) ([]Replaced,
 // goWithout does the first step, or with dry says what it would give, and returns the state from which the second one starts.
 func (v *Volume) goWithout(ctx context.Context, lost map[store.ID]bool, lc *lazyCommit, dry bool) (volumeState, []Replaced, error) {
 	c := v.commits
-	c.mu.Lock()
+	if err := c.mu.lock(ctx); err != nil {
+		return volumeState{}, nil, err
+	}
 	s := &withoutLost{v: v, lc: lc, suspect: func(id store.ID) bool { return lost[id] }}
 	err := s.run(ctx)
 	if err == nil && s.changed && !dry {
 		err = s.keep()
 	}
-	c.mu.Unlock()
+	c.mu.unlock()
 	if err != nil || dry {
 		return s.to, s.list, err
 	}
