@@ -39,8 +39,9 @@ type Options struct {
 	Size       int64 // disk that log, spool and multichunks may take together, bytes; default 20 GiB
 	Memory     int64 // decoded chunks in memory, bytes; default 48 MiB
 	NodeMemory int64 // parsed nodes in memory, bytes; default 24 MiB
-	// IndexMemory bounds what the chunk index takes in memory, bytes: half of it for a filter of hooks, a third for the
-	// database, and the rest for what these need besides. Default 128 MiB, of which a small repository uses little.
+	// IndexMemory bounds what the chunk index takes in memory, bytes: a quarter of it for a filter of hooks, a quarter
+	// for the caches of the database, and the rest for what that has in work. Default 128 MiB, of which a small
+	// repository uses little.
 	IndexMemory int64
 
 	Uploads    int              // parallel uploads; default 4
@@ -300,7 +301,7 @@ func (c *Cache) open(dir string) error {
 	if err != nil {
 		return err
 	}
-	c.db, c.index = db, store.NewIndex(db, &store.IndexOptions{Memory: c.o.IndexMemory / 2})
+	c.db, c.index = db, store.NewIndex(db, &store.IndexOptions{Memory: c.o.IndexMemory / 4})
 	if c.share.ledger, err = store.NewLedger(db); err != nil {
 		return err
 	}

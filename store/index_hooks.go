@@ -89,7 +89,11 @@ func (x *Index) buildFilter(ctx context.Context, n int) error {
 		for size < n+n/4 && size < most {
 			size *= 2
 		}
-		f := newHookFilter(min(size, most))
+		size = min(size, most)
+		if old := x.filter.Load(); old != nil && old.capacity()+size > most {
+			x.filter.Store(nil) // both would take too much; until the new one is there the database is asked
+		}
+		f := newHookFilter(size)
 		count := uint64(0)
 		err := x.each(ctx, indexHookPrefix, false, func(key, _ []byte) error {
 			if h := Hook(key[2:]); x.keeps(h) {
