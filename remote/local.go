@@ -259,6 +259,20 @@ func (d *dir) Delete(_ context.Context, name string) error {
 	return nil
 }
 
+// RemoveDir implements DirRemover.
+func (d *dir) RemoveDir(_ context.Context, name string) error {
+	root, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	err = root.Remove(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
+		return nil
+	}
+	return err
+}
+
 // Sync makes all that was put before durable. What it could not, the next Sync
 // tries again.
 func (d *dir) Sync(ctx context.Context) error {
@@ -299,6 +313,9 @@ func (d *dir) sync(ctx context.Context, names map[string]bool) error {
 	}
 	for name := range dirs {
 		f, err := root.Open(name)
+		if errors.Is(err, fs.ErrNotExist) && name != "." {
+			continue // it was removed since, with all that was in it
+		}
 		if err != nil {
 			return err
 		}

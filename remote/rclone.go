@@ -302,6 +302,19 @@ func (s *rcloneStorage) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
+// RemoveDir implements DirRemover. It lists the directory, for not every backend refuses to remove one that holds something.
+func (s *rcloneStorage) RemoveDir(ctx context.Context, name string) error {
+	empty := true
+	err := s.list(ctx, name, func(Entry) error { empty = false; return nil })
+	if err == nil && empty {
+		err = s.f.Rmdir(ctx, name)
+	}
+	if err != nil && (kindOf(err) == ErrNotExist || errors.Is(err, fs.ErrorDirectoryNotEmpty)) {
+		return nil
+	}
+	return err
+}
+
 func (s *rcloneStorage) create(ctx context.Context) error { return s.f.Mkdir(ctx, "") }
 
 func (s *rcloneStorage) hashName() string {

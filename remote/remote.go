@@ -167,6 +167,11 @@ func (r *Remote) Delete(ctx context.Context, name string) error {
 	return r.stats.count(err, &r.stats.deletes, nil, 0)
 }
 
+// RemoveDir implements DirRemover.
+func (r *Remote) RemoveDir(ctx context.Context, name string) error {
+	return r.storage.(DirRemover).RemoveDir(ctx, name)
+}
+
 // Sync implements Syncer. For all but local directories it has nothing to do.
 func (r *Remote) Sync(ctx context.Context) error {
 	return r.storage.(Syncer).Sync(ctx)
@@ -286,6 +291,15 @@ func (c connection) List(ctx context.Context, dir string, fn func(Entry) error) 
 
 func (c connection) Delete(ctx context.Context, name string) error {
 	return c.use(ctx, func(b backend) error { return b.Delete(ctx, name) })
+}
+
+func (c connection) RemoveDir(ctx context.Context, name string) error {
+	return c.use(ctx, func(b backend) error {
+		if d, ok := b.(DirRemover); ok {
+			return d.RemoveDir(ctx, name)
+		}
+		return nil
+	})
 }
 
 func (c connection) Sync(ctx context.Context) error {

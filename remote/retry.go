@@ -146,6 +146,18 @@ func (r *retrier) Delete(ctx context.Context, name string) error {
 	return r.do(ctx, "delete", name, func(ctx context.Context) error { return r.s.Delete(ctx, name) })
 }
 
+// RemoveDir implements DirRemover, if s does.
+func (r *retrier) RemoveDir(ctx context.Context, name string) error {
+	d, ok := r.s.(DirRemover)
+	if !ok {
+		return nil
+	}
+	if err := CheckName(name); err != nil {
+		return fmt.Errorf("remove directory: %w", err)
+	}
+	return r.do(ctx, "remove directory", name, func(ctx context.Context) error { return d.RemoveDir(ctx, name) })
+}
+
 // Sync is not tried again: a second fsync after a failed one proves nothing.
 func (r *retrier) Sync(ctx context.Context) error {
 	if s, ok := r.s.(Syncer); ok {

@@ -39,6 +39,14 @@ type Syncer interface {
 	Sync(ctx context.Context) error
 }
 
+// A DirRemover is a Storage that may keep directories which hold nothing.
+type DirRemover interface {
+	// RemoveDir removes a directory if it is there and empty. Where there are no
+	// directories, and where it is not empty, it does nothing and returns nil.
+	// Nobody may be putting anything into it.
+	RemoveDir(ctx context.Context, name string) error
+}
+
 // An Entry is one line of a listing.
 type Entry struct {
 	Name string // last element of the name

@@ -264,6 +264,18 @@ func (f *Fault) Delete(ctx context.Context, name string) error {
 	return nil
 }
 
+// RemoveDir implements remote.DirRemover, if the storage below does. Only the
+// hook sees it.
+func (f *Fault) RemoveDir(ctx context.Context, name string) error {
+	if err := f.enter("remove directory", name); err != nil {
+		return err
+	}
+	if d, ok := f.s.(remote.DirRemover); ok {
+		return d.RemoveDir(ctx, name)
+	}
+	return nil
+}
+
 // Sync implements remote.Syncer, if the storage below does. Only the hook sees
 // it.
 func (f *Fault) Sync(ctx context.Context) error {

@@ -33,6 +33,7 @@ func TestStorage(t *testing.T, open func(t *testing.T) remote.Storage) {
 		{"ownership", testOwnership},
 		{"canceled", testCanceled},
 		{"sync", testSync},
+		{"remove_dir", testRemoveDir},
 		{"large", testLarge},
 		{"concurrent", testConcurrent},
 	} {
@@ -255,6 +256,32 @@ func testSync(t *testing.T, s remote.Storage) {
 	for range 2 {
 		if err := syncer.Sync(t.Context()); err != nil {
 			t.Errorf("Sync: %v", err)
+		}
+	}
+}
+
+func testRemoveDir(t *testing.T, s remote.Storage) {
+	remover, ok := s.(remote.DirRemover)
+	if !ok {
+		t.Skip("not a DirRemover")
+	}
+	put(t, s, "up/one/a", []byte("x"))
+	put(t, s, "up/two/b", []byte("x"))
+	if err := s.Delete(t.Context(), "up/one/a"); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"up/one", "up/one", "up/two", "up", "never"} {
+		if err := remover.RemoveDir(t.Context(), dir); err != nil {
+			t.Errorf("RemoveDir(%s): %v", dir, err)
+		}
+	}
+	if got := list(t, s, "up"); len(got) != 1 || got[0].Name != "two" {
+		t.Errorf("directories %v, want that which holds something", got)
+	}
+	wantGet(t, s, "up/two/b", []byte("x"), 0, -1)
+	if syncer, ok := s.(remote.Syncer); ok {
+		if err := syncer.Sync(t.Context()); err != nil {
+			t.Errorf("Sync after a directory was removed: %v", err)
 		}
 	}
 }
