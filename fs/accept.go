@@ -285,27 +285,32 @@ func (v *Volume) counted(heads []store.Head) []store.Head {
 	return counted
 }
 
-// errGone says that a commit is gone, as was accepted, and that none stands in its place.
+// errGone says that a commit is gone, and that none stands in its place: its loss was accepted, or its incarnation has ended and all
+// who count have what it published.
 var errGone = errors.New("commit is gone")
 
 // commitsThatCount finds commits, and for one that is gone the one that was accepted in its place.
 func (v *Volume) commitsThatCount() commitGetter {
 	t, err := v.trust()
-	if err != nil || len(t.Exceptions()) == 0 {
-		return v.repo
+	if err != nil {
+		t = new(store.Trust)
 	}
-	return countedCommits{v.repo, t}
+	return countedCommits{v.repo, t, v.hasEnded}
 }
 
 type countedCommits struct {
 	commitGetter
 	trust *store.Trust
+	ended func(store.Head) bool
 }
 
 // GetCommit returns the commit that counts as h.
 func (c countedCommits) GetCommit(ctx context.Context, h store.Head) (*store.Commit, error) {
-	if h = c.trust.Counted(h); h.IsZero() {
+	if h = c.trust.Counted(h); h.IsZero() || c.ended(h) {
 		return nil, errGone
 	}
 	return c.commitGetter.GetCommit(ctx, h)
 }
+
+// hasEnded reports whether h is of an incarnation that is as if it had never been.
+func (v *Volume) hasEnded(h store.Head) bool { return v.member.cond.HasEnded(h) || v.repo.HasPassed(h) }

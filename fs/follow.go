@@ -105,7 +105,7 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 	f.mu.Lock()
 	f.lastPoll, f.lastErr = time.Now(), errors.Join(err, notices)
 	if usable {
-		f.heads = heads
+		f.heads = f.v.member.cond.Heads(heads)
 	}
 	f.mu.Unlock()
 	f.v.learner.poke()

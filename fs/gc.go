@@ -37,6 +37,9 @@ type Collected struct {
 	DeletedSize int64           `json:"deleted_bytes"`     //
 	Needed      int             `json:"needed"`            // of what was condemned: needed after all
 	Regrouped   store.Regrouped `json:"regrouped"`         //
+	Old         int             `json:"old"`               // commits and registrations that nobody needs any more, found now
+	Commits     int             `json:"deleted_commits"`   //
+	Moves       int             `json:"deleted_moves"`     //
 	Waiting     []WaitingClient `json:"waiting"`           // clients that have to answer before the rest goes
 	ReadyIn     time.Duration   `json:"ready_in"`          // how long a process has to run on before the rest can go, in ns; 0 if it need not
 	Left        int             `json:"notices_left"`      // notices that are not finished
@@ -110,7 +113,8 @@ type collection struct {
 	end    time.Time // zero is no bound
 	report func(what string, done, total int64)
 	out    *Collected
-	rounds int // that have found something out
+	rounds int  // that have found something out
+	told   bool // the last deletion has said what can go after the next wait
 }
 
 func (r *collection) timeUp() error {
@@ -181,7 +185,7 @@ func (r *collection) round(ctx context.Context) (waited bool, err error) {
 	if err := r.v.Sync(ctx, nil); err != nil { // answers
 		return false, err
 	}
-	for {
+	for again := false; ; {
 		waiting, err := r.c.Look(ctx)
 		if err != nil {
 			return false, err
@@ -195,6 +199,10 @@ func (r *collection) round(ctx context.Context) (waited bool, err error) {
 		}
 		if err := r.delete(ctx); err != nil {
 			return false, err
+		}
+		if r.told && !again { // with a volume that is written to that would have no end
+			again = true
+			continue
 		}
 		if len(waiting) == 0 || !r.o.Wait {
 			return waited, nil
@@ -239,6 +247,7 @@ func (r *collection) found(f *store.Condemnation) {
 		r.out.Pending, r.out.PendingSize = f.Condemned, f.CondemnedBytes
 	}
 	r.out.Unreadable = f.Unreadable
+	r.out.Old += f.Old
 	r.out.Garbage += len(f.Garbage)
 	r.out.GarbageSize += f.GarbageBytes
 	r.out.Regrouped.Add(&f.Regrouped)
@@ -275,6 +284,9 @@ func (r *collection) delete(ctx context.Context) error {
 		r.out.Deleted += d.Deleted
 		r.out.DeletedSize += d.Bytes
 		r.out.Needed, r.out.Left = d.Needed, d.Waiting
+		r.out.Commits += d.Commits
+		r.out.Moves += d.Moves
+		r.told = d.Told
 	}
 	return err
 }

@@ -174,3 +174,77 @@ func TestCollectWaits(t *testing.T) {
 	}
 	checked(t, b)
 }
+
+// countCalls opens a volume on a new machine, or collects as one, and returns how many calls of the remote that took.
+func countCalls(t *testing.T, e *env, do func(v *Volume)) int64 {
+	t.Helper()
+	var calls atomic.Int64
+	f := remotetest.NewFault(e.st, nil)
+	f.SetHook(func(string, string) error {
+		calls.Add(1)
+		return nil
+	})
+	repo := storetest.Open(t, f)
+	ca, err := cache.Open(ctx, "", repo, &cache.Options{Files: cachetest.NewDisk(0), Segment: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := Open(ctx, ca, repo, &e.opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if do != nil {
+		do(v)
+	}
+	if err := v.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ca.Close()
+	return calls.Load()
+}
+
+// TestMountsLeaveNothing mounts, writes and unmounts again and again. After a collection a new machine, and the next collection, need as
+// many calls of the remote as after a few mounts, and of the mounts nothing is left.
+func TestMountsLeaveNothing(t *testing.T) {
+	mounts := 40
+	if longRun {
+		mounts = 1000
+	}
+	e := newEnv(t)
+	e.opt.Logger = slog.New(slog.DiscardHandler)
+	e.write("kept", 0, []byte("kept"))
+	e.sync()
+	collect := func(v *Volume) {
+		for range 2 {
+			c, err := v.Collect(ctx, CollectOptions{MaxUnused: 0.05, AllowMost: true}, nil)
+			if err != nil || len(c.Waiting) > 0 {
+				t.Fatalf("Collect = %+v, %v", c, err)
+			}
+		}
+	}
+	round := func(n int) (mount, gc int64, objects int) {
+		for i := range n {
+			e.write("file", 0, fmt.Appendf(nil, "round %d", i))
+			e.sync()
+			e.reopen()
+		}
+		e.close()
+		defer e.open()
+		before := len(e.st.Names())
+		countCalls(t, e, collect)
+		mount = countCalls(t, e, nil)
+		gc = countCalls(t, e, collect)
+		t.Logf("%d mounts: %d objects, %d after gc; %d calls to mount, %d to collect", n, before, len(e.st.Names()), mount, gc)
+		return mount, gc, len(e.st.Names())
+	}
+	mount1, gc1, objects1 := round(4)
+	mount2, gc2, objects2 := round(mounts)
+	if mount2 > mount1+20 || gc2 > gc1+40 || objects2 > objects1+20 {
+		t.Errorf("a mount takes %d calls after few mounts and %d after many, a collection %d and %d; %d objects and %d",
+			mount1, mount2, gc1, gc2, objects1, objects2)
+	}
+	checked(t, e)
+	if got := string(e.read("kept")); got != "kept" {
+		t.Errorf("kept = %q", got)
+	}
+}

@@ -19,13 +19,14 @@ type member struct {
 	v    *Volume
 	cond *store.Condemned
 
-	mu      sync.Mutex       // guards what follows
-	known   bool             // they have been read since the volume was opened
-	present []store.NoticeID // the notices that are there, as last read; the cache goes by all of them
-	acks    []store.NoticeID // what commits acknowledge,
-	from    uint64           // if they publish this local commit or a later one
-	evicted bool             // others go on without this incarnation
-	snaps   map[*Handle]bool // open files of snapshots
+	mu        sync.Mutex       // guards what follows
+	known     bool             // they have been read since the volume was opened
+	pastKnown bool             // and then, which incarnations are past
+	present   []store.NoticeID // the notices that are there, as last read; the cache goes by all of them
+	acks      []store.NoticeID // what commits acknowledge,
+	from      uint64           // if they publish this local commit or a later one
+	evicted   bool             // others go on without this incarnation
+	snaps     map[*Handle]bool // open files of snapshots
 }
 
 func newMember(v *Volume) *member {
@@ -43,6 +44,9 @@ func (m *member) prepare(ctx context.Context, seen history) error {
 	v := m.v
 	others, err := v.repo.Registrations(ctx)
 	if _, _, _, _, _, _, known := v.ca.LastCommit(); err != nil && !(known && offline(err)) && !isDamage(err) {
+		return err
+	}
+	if _, err := v.repo.ReadPast(ctx); err != nil && !offline(err) && !isDamage(err) { // ranges that nobody may have again
 		return err
 	}
 	st := v.ca.State()
@@ -127,6 +131,9 @@ func (m *member) read(ctx context.Context) error {
 	if v.opt.ReadOnly {
 		_, _, err := m.cond.Read(ctx, v.repo, nil)
 		if err == nil {
+			err = m.readPast(ctx)
+		}
+		if err == nil {
 			err = v.ca.LearnMoves(ctx)
 		}
 		return err
@@ -135,6 +142,14 @@ func (m *member) read(ctx context.Context) error {
 		return err
 	}
 	last, err := m.last(ctx)
+	if errors.Is(err, remote.ErrNotExist) {
+		if err := m.readPast(ctx); err != nil {
+			return err
+		}
+		if v.repo.HasPassed(v.ca.State().Head) {
+			return v.stopPublishing()
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -148,6 +163,12 @@ func (m *member) read(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("read what is to be deleted: %w", err)
+	}
+	if err := m.readPast(ctx); err != nil {
+		return err
+	}
+	if v.hasEnded(store.Head{Incarnation: v.ca.State().Incarnation}) { // by a copy of this directory that has retired
+		return v.stopPublishing()
 	}
 	v.ca.AllowProbes()
 	if err := v.ca.LearnMoves(ctx); err != nil && offline(err) {
@@ -163,6 +184,29 @@ func (m *member) read(ctx context.Context) error {
 		return m.comeBack(ctx)
 	}
 	return nil
+}
+
+// readPast reads which incarnations are past, after the notices that told of their ends: when the volume has been opened, and whenever one
+// of these notices has gone. What is past is not named any more.
+func (m *member) readPast(ctx context.Context) error {
+	v := m.v
+	m.mu.Lock()
+	known := m.pastKnown
+	m.mu.Unlock()
+	if known && !m.cond.MustReadPast() {
+		return nil
+	}
+	if _, err := v.repo.ReadPast(ctx); err != nil && !isDamage(err) {
+		return fmt.Errorf("read which clients are past: %w", err)
+	}
+	m.cond.NotePast(v.repo)
+	m.mu.Lock()
+	m.pastKnown = true
+	m.mu.Unlock()
+	if !slices.ContainsFunc(v.ca.State().Seen, v.repo.HasPassed) {
+		return nil
+	}
+	return v.ca.UpdateState(func(s *State) { s.Seen = withoutPast(v.repo, s.Seen) })
 }
 
 // last returns the newest commit of this incarnation, nil if there is none.

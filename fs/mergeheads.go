@@ -200,7 +200,7 @@ func (r *reducer) host(ctx context.Context, h history, client store.ClientID) (s
 		}
 		c, err := r.commits.GetCommit(ctx, head)
 		switch {
-		case errors.Is(err, remote.ErrNotExist):
+		case errors.Is(err, remote.ErrNotExist), errors.Is(err, errGone):
 			continue
 		case err != nil:
 			return "", err

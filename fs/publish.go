@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/dedupfs/dedupfs/cache"
 	"github.com/dedupfs/dedupfs/store"
@@ -40,7 +41,7 @@ func (v *Volume) nextCommit(ctx context.Context, root, snaps store.Ref) (*store.
 		return nil, err
 	}
 	c := (&store.Registration{Client: st.Client, Incarnation: st.Incarnation}).Next(prev)
-	c.Seen = withoutChain(v.counted(st.Seen), c.Client, c.Incarnation)
+	c.Seen = withoutPast(v.repo, withoutChain(v.counted(st.Seen), c.Client, c.Incarnation))
 	c.Volume = v.repo.Config().Volume
 	c.Root, c.Snapshots = root, snaps
 	c.Time, c.Host = v.opt.Now(), v.name()
@@ -74,4 +75,9 @@ func withoutChain(heads []store.Head, c store.ClientID, i store.Incarnation) []s
 		}
 	}
 	return rest
+}
+
+// withoutPast returns the heads that are not past. That everybody goes by that is certain: else one who does not would merge them anew.
+func withoutPast(repo *store.Repository, heads []store.Head) []store.Head {
+	return slices.DeleteFunc(slices.Clone(heads), repo.HasPassed)
 }

@@ -89,7 +89,7 @@ func (r *Repository) check(ctx context.Context, o *CheckOptions) (*checker, erro
 	c.mending, c.share = o.mending, o.parity
 	c.spares, c.hooksOf, c.parity = spares{c: c}, map[Name][]fingerprint{}, map[Name]bool{}
 	for _, stage := range []func(context.Context) error{
-		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkMoves, c.checkSettings, c.checkCommits, c.checkMultichunks, c.checkTrees,
+		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkMoves, c.checkSettings, c.checkPast, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
 		if err := stage(ctx); err != nil {
 			return nil, err
@@ -104,9 +104,9 @@ type checker struct {
 	o CheckOptions
 
 	// What has been listed.
-	keys, keyrings, repositories, registrations, notices, hooks, moves, settings []string
-	commits                                                                      map[chain]map[Seq][]string
-	sizes                                                                        map[Name]int64 // of all multichunks, -1 where the storage does not tell
+	keys, keyrings, repositories, registrations, notices, hooks, moves, settings, past []string
+	commits                                                                            map[chain]map[Seq][]string
+	sizes                                                                              map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
 	roots   []Ref // of all heads
 	spares  spares
@@ -287,6 +287,15 @@ func (c *checker) checkSettings(ctx context.Context) error {
 	return each(ctx, c, "settings", parallel, c.settings, func(ctx context.Context, name string) error {
 		return c.small(ctx, name, func(wire []byte) error {
 			_, err := c.r.openSetting(name, wire)
+			return err
+		})
+	})
+}
+
+func (c *checker) checkPast(ctx context.Context) error {
+	return each(ctx, c, "past", parallel, c.past, func(ctx context.Context, name string) error {
+		return c.small(ctx, name, func(wire []byte) error {
+			_, err := c.r.openPast(name, wire)
 			return err
 		})
 	})

@@ -103,6 +103,9 @@ func (r *Repository) Register(ctx context.Context, c ClientID, host string) (*Re
 		if err != nil && !aboutObject(err) {
 			return nil, nil, fmt.Errorf("register client %s: %w", c, err)
 		}
+		if _, err := r.ReadPast(ctx); err != nil && !aboutObject(err) {
+			return nil, nil, fmt.Errorf("register client %s: %w", c, err)
+		}
 		s, key, err := r.PrepareRegistration(c, host, others)
 		if err == nil {
 			err = r.PutRegistration(ctx, s)
@@ -186,11 +189,11 @@ func (r *Repository) sealRegistration(c ClientID, host string, inodes uint32) (*
 	return s, key, err
 }
 
-// drawRange returns an inode range that none of others has.
+// drawRange returns an inode range that none of others has, and nobody who is past had, as far as ReadPast has found.
 func (r *Repository) drawRange(others []Registration) uint32 {
 	for {
 		n := r.random() & maxInodeRange
-		free := n > 0
+		free := n > 0 && !r.past.hasRange(n)
 		for _, g := range others {
 			free = free && g.InodeRange != n
 		}

@@ -26,12 +26,16 @@ type CollectOptions struct {
 	// Progress is told how many of the multichunks have been looked at. Default: nobody.
 	Progress func(done, total int64, stage string)
 
-	rules collectRules
+	worthTelling int // so many old commits and registrations are worth a notice of their own; default 16
+	worthUniting int // so many moves are worth to be united; default 4
+	rules        collectRules
 }
 
 // collectRules are the rules of collecting; each is broken in a test to see that it is needed. The zero value keeps all.
 type collectRules struct {
 	noAcks, noSecondMark, noSettling, noSecondLook, noUnseen, noBases, noHeld, noSnapshots, ignoreErrors, condemnedCovers bool
+
+	endsBases, passesUnheard, passesUnseen, pastUnsaid, forgetsMoves bool
 }
 
 // A Collector collects garbage: it condemns multichunks that nobody needs, and deletes what was condemned once every client goes by
@@ -53,6 +57,9 @@ func (r *Repository) NewCollector(o *CollectOptions) *Collector {
 		o = new(CollectOptions)
 	}
 	c := &Collector{r: r, o: *o}
+	if c.o.worthTelling == 0 {
+		c.o.worthTelling, c.o.worthUniting = 16, 4
+	}
 	if c.o.Running == nil {
 		began := time.Now()
 		c.o.Running = func() time.Duration { return time.Since(began) }
@@ -74,6 +81,7 @@ type Condemnation struct {
 	Regrouped      Regrouped
 	Spared         int // of those that were condemned before and are needed even so
 	GarbageBytes   int64
+	Old            int     // commits and registrations that nobody needs any more
 	Notice         *Notice // nil if there was nothing to tell, or it was not wanted
 }
 
@@ -99,6 +107,9 @@ func (c *Collector) PlanRegroup(ctx context.Context, o *RegroupOptions) (*Condem
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
 	p.found.Behind = p.s.needsCall(p.m)
+	if _, p.found.Old, err = c.r.passing(ctx, p.s); err != nil {
+		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
 	if o != nil {
 		for _, q := range c.r.choose(p.partial, o) {
 			p.found.Regrouped.From++
@@ -141,10 +152,13 @@ func (c *Collector) CondemnAndRegroup(ctx context.Context, o *RegroupOptions, ev
 		slices.SortFunc(found.Garbage, compareNames)
 	}
 	n := &Notice{Condemned: found.Garbage[:min(len(found.Garbage), maxCondemned)]}
+	if n.Passing, found.Old, err = c.r.passing(ctx, p.s); err != nil {
+		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
 	if n.Evicted, err = p.s.evictions(evict); err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
-	if len(n.Condemned) == 0 && len(n.Evicted) == 0 && !p.s.needsCall(p.m) {
+	if len(n.Condemned) == 0 && len(n.Evicted) == 0 && found.Old < c.o.worthTelling && !p.s.needsCall(p.m) {
 		return found, nil
 	}
 	if err := c.r.putNotice(ctx, n); err != nil {
@@ -357,6 +371,9 @@ func (c *Collector) Look(ctx context.Context) ([]Waiting, error) {
 	if err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
+	if s.moves, err = c.r.listedMoves(ctx); err != nil {
+		return nil, fmt.Errorf("collect garbage: %w", err)
+	}
 	c.looked, c.lookedAt = s, c.o.Running()
 	missing := map[chain]bool{}
 	for _, n := range s.notices {
@@ -394,6 +411,9 @@ type Deletion struct {
 	Unreadable int
 	Waiting    int // notices that not everybody goes by yet
 	Finished   int // notices of which nothing is left
+	Commits    int
+	Moves      int
+	Told       bool // there are commits that can go the next time
 }
 
 // Delete ends the second phase: it deletes what the notices condemn that every client goes by and nothing needs. Look must have
@@ -404,7 +424,7 @@ func (c *Collector) Delete(ctx context.Context) (*Deletion, error) {
 	}
 	d := &Deletion{}
 	victims, err := c.victims(ctx, c.looked, d)
-	if err == nil && len(victims) > 0 {
+	if err == nil && len(victims.of) > 0 {
 		c.sizes = map[Name]int64{}
 		err = c.r.eachMultichunk(ctx, func(n Name, size int64) error {
 			c.sizes[n] = max(size, 0)
@@ -414,21 +434,50 @@ func (c *Collector) Delete(ctx context.Context) (*Deletion, error) {
 	if err == nil {
 		err = c.delete(ctx, victims, d)
 	}
+	if err == nil || errors.Is(err, remote.ErrNotExist) { // another collector has gone on from a newer look
+		c.looked = nil
+	}
 	if err != nil {
 		return d, fmt.Errorf("collect garbage: %w", err)
 	}
-	c.looked = nil
 	return d, nil
 }
 
 // delete deletes victims. However long it takes to come to it, they are still what nobody can need.
-func (c *Collector) delete(ctx context.Context, victims []victim, d *Deletion) error {
-	total := 0
-	for _, v := range victims {
-		total += len(v.names)
+func (c *Collector) delete(ctx context.Context, v *victims, d *Deletion) error {
+	if err := c.deleteMultichunks(ctx, v, d); err != nil {
+		return err
 	}
-	for _, v := range victims {
-		for _, n := range v.names {
+	if err := c.deleteHistories(ctx, v, d); err != nil {
+		return err
+	}
+	if err := c.deleteMoves(ctx, v, d); err != nil {
+		return err
+	}
+	for _, victim := range v.of {
+		n := victim.notice
+		if !victim.finished || len(n.Evicted) > 0 || !v.s.isPast(n) {
+			continue // an eviction holds for ever
+		}
+		// The notice goes last: while anything that it condemns is there, nobody may deduplicate against it.
+		if err := c.r.st.Delete(ctx, noticeName(n.ID)); err != nil {
+			return fmt.Errorf("delete %s: %w", noticeName(n.ID), err)
+		}
+		d.Finished++
+	}
+	return nil
+}
+
+func (c *Collector) deleteMultichunks(ctx context.Context, v *victims, d *Deletion) error {
+	total := 0
+	for _, victim := range v.of {
+		total += len(victim.names)
+	}
+	for _, victim := range v.of {
+		for _, n := range victim.names {
+			if _, there := c.sizes[n]; c.sizes != nil && !there {
+				continue // it went before
+			}
 			if err := c.r.deleteMultichunk(ctx, n); err != nil {
 				return fmt.Errorf("delete %s: %w", ObjectName(n), err)
 			}
@@ -438,16 +487,14 @@ func (c *Collector) delete(ctx context.Context, victims []victim, d *Deletion) e
 				c.o.Progress(int64(d.Deleted), int64(total), "deleting")
 			}
 		}
-		if !v.finished || len(v.notice.Evicted) > 0 {
-			continue // an eviction holds for ever
-		}
-		// The notice goes last: while anything that it condemns is there, nobody may deduplicate against it.
-		if err := c.r.st.Delete(ctx, noticeName(v.notice.ID)); err != nil {
-			return fmt.Errorf("delete %s: %w", noticeName(v.notice.ID), err)
-		}
-		d.Finished++
 	}
 	return nil
+}
+
+// victims is what can go.
+type victims struct {
+	s  *survey
+	of []victim
 }
 
 // victim is what can go of one notice.
@@ -458,14 +505,15 @@ type victim struct {
 }
 
 // victims finds what can be deleted.
-func (c *Collector) victims(ctx context.Context, s *survey, d *Deletion) ([]victim, error) {
+func (c *Collector) victims(ctx context.Context, s *survey, d *Deletion) (*victims, error) {
 	due, err := c.due(ctx, s)
 	if err != nil {
 		return nil, err
 	}
+	all := &victims{s: s}
 	d.Waiting = len(s.notices) - len(due)
 	if len(due) == 0 {
-		return nil, nil
+		return all, nil
 	}
 	m, err := c.r.mark(ctx, s)
 	if err != nil && !c.o.rules.ignoreErrors {
@@ -480,7 +528,6 @@ func (c *Collector) victims(ctx context.Context, s *survey, d *Deletion) ([]vict
 	if c.o.rules.condemnedCovers {
 		m.condemned = func(Name) bool { return false }
 	}
-	var victims []victim
 	for _, n := range due {
 		v := victim{notice: n, finished: true}
 		for _, name := range n.Condemned {
@@ -499,9 +546,9 @@ func (c *Collector) victims(ctx context.Context, s *survey, d *Deletion) ([]vict
 				v.names = append(v.names, name)
 			}
 		}
-		victims = append(victims, v)
+		all.of = append(all.of, v)
 	}
-	return victims, nil
+	return all, nil
 }
 
 // due returns the notices that everybody has acknowledged: all who were active when c looked, and nobody has been registered since
@@ -516,7 +563,7 @@ func (c *Collector) due(ctx context.Context, s *survey) ([]*Notice, error) {
 		now.active = maps.Clone(s.active)
 		for _, g := range registrations {
 			ch := chain{g.Client, g.Incarnation}
-			if _, known := s.heads[ch]; !known {
+			if _, known := s.heads[ch]; !known && !s.ended[g.Incarnation] {
 				if _, evicted := s.evicted[ch]; !evicted {
 					now.active[ch] = true
 				}

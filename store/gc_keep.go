@@ -17,6 +17,10 @@ type survey struct {
 
 	registered map[chain]*Registration
 
+	moves map[[16]byte]*move // that were there; after Look
+	past  *seenPast
+	ended map[Incarnation]bool // by a notice that is there, or past: as if they had never been
+
 	rules collectRules
 }
 
@@ -26,7 +30,8 @@ func (s *survey) condemns(n Name) bool {
 }
 
 func newSurvey() *survey {
-	return &survey{evicted: map[chain]Head{}, heads: map[chain]*Commit{}, active: map[chain]bool{}, registered: map[chain]*Registration{}}
+	return &survey{evicted: map[chain]Head{}, heads: map[chain]*Commit{}, active: map[chain]bool{}, registered: map[chain]*Registration{},
+		ended: map[Incarnation]bool{}}
 }
 
 // survey reads the notices, and after them registrations and heads: whoever is not among these has read the notices itself.
@@ -34,6 +39,9 @@ func (r *Repository) survey(ctx context.Context) (*survey, error) {
 	s := newSurvey()
 	var err error
 	if s.notices, err = r.Notices(ctx, nil); err != nil {
+		return nil, err
+	}
+	if s.past, err = r.lookAtPast(ctx); err != nil {
 		return nil, err
 	}
 	registrations, err := r.Registrations(ctx)
@@ -55,13 +63,32 @@ func (r *Repository) survey(ctx context.Context) (*survey, error) {
 }
 
 // take takes heads as they count by the notices.
-func (s *survey) take(ctx context.Context, r *Repository, heads []Head) error {
+func (s *survey) take(ctx context.Context, r *Repository, heads []Head) (err error) {
+	if s.past == nil {
+		if s.past, err = r.lookAtPast(ctx); err != nil && !aboutObject(err) {
+			return err
+		}
+	}
 	for _, n := range s.notices {
 		for _, h := range n.Evicted {
 			s.evicted[h.chain()] = earlier(s.evicted, h)
 		}
+		for _, p := range n.Passing {
+			if p.Ended {
+				s.ended[p.Incarnation] = true
+			}
+		}
 	}
+	for i, p := range s.past.of {
+		if p.ended {
+			s.ended[i] = true
+		}
+	}
+	maps.DeleteFunc(s.active, func(c chain, _ bool) bool { return s.ended[c.incarnation] })
 	for _, h := range cutEvicted(heads, s.evicted) {
+		if s.ended[h.Incarnation] {
+			continue
+		}
 		c, err := r.GetCommit(ctx, h)
 		if err != nil {
 			return err
@@ -163,7 +190,9 @@ func (s *survey) settled() map[chain]Head {
 	}
 	for _, head := range counted {
 		for _, h := range head.Seen {
-			settled[h.chain()] = Head{}
+			if !s.ended[h.Incarnation] {
+				settled[h.chain()] = Head{}
+			}
 		}
 	}
 	for c := range settled {

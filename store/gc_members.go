@@ -68,6 +68,9 @@ func (r *Repository) members(ctx context.Context, s *survey) ([]Member, error) {
 		return all[c]
 	}
 	for _, g := range registrations {
+		if s.ended[g.Incarnation] {
+			continue // what is left of it goes
+		}
 		m := member(chain{g.Client, g.Incarnation})
 		m.Host, m.Registered = g.Host, g.Time
 	}

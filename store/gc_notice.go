@@ -32,6 +32,16 @@ type Notice struct {
 	ID        NoticeID
 	Condemned []Name // multichunks to be deleted, sorted
 	Evicted   []Head // the last commits that count of incarnations that need not be waited for; number 0 if none counts
+
+	Passing []Passing // histories of which nobody needs the beginning, or anything
+}
+
+// A Passing is the history of an incarnation of which all who count have seen so much that nobody needs what came before: no merge
+// starts from there. One that has ended nobody needs at all.
+type Passing struct {
+	Incarnation Incarnation
+	Seq         Seq // commits before it are not needed
+	Ended       bool
 }
 
 // Bounds of a notice.
@@ -49,6 +59,15 @@ func appendNotice(dst []byte, n *Notice) []byte {
 	for _, h := range n.Evicted {
 		dst = appendHead(dst, h)
 	}
+	if len(n.Passing) == 0 {
+		return dst
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(n.Passing)))
+	for _, p := range n.Passing {
+		dst = append(dst, p.Incarnation[:]...)
+		dst = appendBool(dst, p.Ended)
+		dst = binary.BigEndian.AppendUint64(dst, uint64(p.Seq))
+	}
 	return dst
 }
 
@@ -64,6 +83,11 @@ func parseNotice(b []byte) (*Notice, error) {
 	}
 	for range d.count(headSize) {
 		n.Evicted = append(n.Evicted, d.head())
+	}
+	if len(d.b) > 0 { // most have none
+		for range d.count(16 + 1 + 8) {
+			n.Passing = append(n.Passing, Passing{Incarnation: d.bytes16(), Ended: d.bool(), Seq: Seq(d.uint64())})
+		}
 	}
 	sorted := slices.IsSortedFunc(n.Condemned, compareNames)
 	if d.bad || !sorted || len(n.Condemned) > maxCondemned {
@@ -166,6 +190,9 @@ type Condemned struct {
 	notices map[NoticeID]bool
 	gone    map[NoticeID]bool // of the known ones: those that were asked for and are not there any more
 	evicted map[chain]Head
+	ended   map[Incarnation]bool
+	ending  map[NoticeID][]Incarnation // ended by notices of which NotePast has not heard
+	there   map[NoticeID]bool          // as last read
 }
 
 // Read makes the notices of r known, and returns those that are there, in the order of their ids: those that are listed, and of also
@@ -206,7 +233,41 @@ func (c *Condemned) Read(ctx context.Context, r *Repository, also []NoticeID) (p
 		}
 	}
 	slices.SortFunc(present, compareNotices)
+	c.there = map[NoticeID]bool{}
+	for _, id := range present {
+		c.there[id] = true
+	}
 	return present, fresh, nil
+}
+
+// MustReadPast reports whether a notice that ended incarnations is not there any more, so that ReadPast tells what became of them.
+func (c *Condemned) MustReadPast() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.ending {
+		if !c.there[id] {
+			return true
+		}
+	}
+	return false
+}
+
+// NotePast makes MustReadPast quiet about what r has found to be past.
+func (c *Condemned) NotePast(r *Repository) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, ended := range c.ending {
+		if !slices.ContainsFunc(ended, func(i Incarnation) bool { return !r.past.get(i).ended }) {
+			delete(c.ending, id)
+		}
+	}
+}
+
+// HasEnded reports whether h is of an incarnation that a notice has ended.
+func (c *Condemned) HasEnded(h Head) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended[h.Incarnation]
 }
 
 func (c *Condemned) knows(id NoticeID) bool {
@@ -227,6 +288,7 @@ func (c *Condemned) Add(notices []*Notice) []Name {
 	defer c.mu.Unlock()
 	if c.names == nil {
 		c.names, c.notices, c.gone, c.evicted = map[Name]bool{}, map[NoticeID]bool{}, map[NoticeID]bool{}, map[chain]Head{}
+		c.ended, c.ending = map[Incarnation]bool{}, map[NoticeID][]Incarnation{}
 	}
 	var fresh []Name
 	for _, n := range notices {
@@ -242,6 +304,12 @@ func (c *Condemned) Add(notices []*Notice) []Name {
 		}
 		for _, h := range n.Evicted {
 			c.evicted[h.chain()] = earlier(c.evicted, h)
+		}
+		for _, p := range n.Passing {
+			if p.Ended {
+				c.ended[p.Incarnation] = true
+				c.ending[n.ID] = append(c.ending[n.ID], p.Incarnation)
+			}
 		}
 	}
 	return fresh
@@ -262,11 +330,11 @@ func (c *Condemned) Has(n Name) bool {
 	return c.names[n]
 }
 
-// Heads returns heads as they count: of evicted incarnations nothing later than their eviction.
+// Heads returns heads as they count: of evicted incarnations nothing later than their eviction, and none of those that have ended.
 func (c *Condemned) Heads(heads []Head) []Head {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return cutEvicted(heads, c.evicted)
+	return slices.DeleteFunc(cutEvicted(heads, c.evicted), func(h Head) bool { return c.ended[h.Incarnation] })
 }
 
 func cutEvicted(heads []Head, evicted map[chain]Head) []Head {

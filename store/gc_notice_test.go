@@ -17,7 +17,8 @@ func TestNotice(t *testing.T) {
 	if got, err := r.Notices(t.Context(), nil); err != nil || len(got) > 0 {
 		t.Fatalf("Notices of a new repository = %v, %v, want none", got, err)
 	}
-	n := &Notice{Condemned: []Name{{1}, {2}, {3}}, Evicted: []Head{{Client: ClientID{4}, Incarnation: Incarnation{5}, Seq: 6, Hash: CommitHash{7}}}}
+	n := &Notice{Condemned: []Name{{1}, {2}, {3}}, Evicted: []Head{{Client: ClientID{4}, Incarnation: Incarnation{5}, Seq: 6, Hash: CommitHash{7}}},
+		Passing: []Passing{{Incarnation: Incarnation{8}, Seq: 9, Ended: true}, {Incarnation: Incarnation{10}, Seq: 11}}}
 	if err := r.putNotice(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -228,10 +229,19 @@ func (rig *simRig) forget() {
 	repo.recent.commits, repo.recent.order = nil, nil
 	repo.registrations.Clear()
 	repo.moves.known, repo.moves.to = nil, nil
+	repo.past = new(past)
+}
+
+// use lets an actor take a step: it sees the remote by view, and knows of the past what it has read itself.
+func (s *simSlot) use(view *simView, known *past) {
+	s.view = view
+	s.repo.past = known
 }
 
 // simFaults are rules that clients break in a simulation. The zero value keeps all.
 type simFaults struct {
+	prunesEarly, mergesEnded, keepsPolled bool
+
 	keepsIndex, acksEarly, registersLate, forgetsAcks, nodesByIndex, mergesEvicted, hidesHeld, revives, deletesAtOnce, mergesMerged bool
 }
 
@@ -267,6 +277,8 @@ type simCounts struct {
 	evictions int
 	spared    int // condemned multichunks that were needed after all
 	moved     int // multichunks made by regrouping
+	commits   int // deleted
+	moves     int // deleted
 }
 
 func (c *simCounts) add(d simCounts) {
@@ -275,6 +287,8 @@ func (c *simCounts) add(d simCounts) {
 	c.evictions += d.evictions
 	c.spared += d.spared
 	c.moved += d.moved
+	c.commits += d.commits
+	c.moves += d.moves
 }
 
 // simNeed is a chunk or node, and where a reference says it lies.
@@ -339,14 +353,14 @@ func (w *simWorld) view() *simView {
 	if w.calm {
 		return v
 	}
-	for _, top := range []string{clientsDir, commitsDir, noticesDir, dataDir} {
+	for _, top := range simDirs {
 		if w.rng.IntN(2) == 0 {
 			v.lags[top] = time.Duration(w.rng.Int64N(int64(simSettle)))
 		}
 	}
 	v.doubled = w.rng.IntN(8) == 0
 	if w.rng.IntN(10) == 0 {
-		ops, tops := []string{"get", "list", "put", "delete"}, []string{clientsDir, commitsDir, noticesDir, dataDir}
+		ops, tops := []string{"get", "list", "put", "delete"}, simDirs
 		v.fail = ops[w.rng.IntN(len(ops))] + " " + tops[w.rng.IntN(len(tops))]
 		v.worked = w.rng.IntN(2) == 0
 	}
@@ -356,6 +370,9 @@ func (w *simWorld) view() *simView {
 	}
 	return v
 }
+
+// simDirs are the directories whose listings may be behind or fail.
+var simDirs = []string{clientsDir, commitsDir, noticesDir, dataDir, pastDir}
 
 // pass lets time pass: mostly little, sometimes weeks.
 func (w *simWorld) pass() {
@@ -394,7 +411,7 @@ func (w *simWorld) settle() {
 		c.held = nil
 	}
 	collector := newSimCollector(w, w.collectors[0].slot)
-	for range 5 {
+	for range 7 {
 		w.remote.now += 3 * simSettle
 		for range 2 {
 			for _, c := range w.clients {
@@ -429,19 +446,91 @@ func (w *simWorld) checkEmpty() {
 		}
 		return true
 	})
+	w.checkBounded()
+}
+
+// checkBounded sees that nothing is left of the mounts that were.
+func (w *simWorld) checkBounded() {
+	living := map[string]bool{}
+	for _, c := range w.clients {
+		if c.registered {
+			living[c.reg.Incarnation.String()] = true
+		}
+	}
+	for c := range w.evicted {
+		living[c.incarnation.String()] = true
+	}
+	counts := map[string]int{}
+	w.remote.objects.Scan(func(name string, o simObject) bool {
+		if o.deleted > 0 {
+			return true
+		}
+		parts := strings.Split(name, "/")
+		switch parts[0] {
+		case commitsDir, clientsDir:
+			i, _, _ := strings.Cut(parts[2], "-")
+			if !living[i] {
+				w.fail("%s is of a mount that has ended, and stays", name)
+			}
+			counts[parts[0]+"/"+i]++
+		case pastDir, movedDir:
+			counts[parts[0]]++
+		}
+		return true
+	})
+	regrouped := 0
+	for _, n := range w.moved {
+		if w.remote.has(n) {
+			regrouped++
+		}
+	}
+	for what, n := range counts {
+		if n > 12 && (what != movedDir || n > 3*regrouped) {
+			w.fail("%d objects of %s are left", n, what)
+		}
+	}
 }
 
 // gone is called when an object is deleted.
 func (w *simWorld) gone(name string) {
-	n, ok := parseObjectName(name)
-	if !ok {
+	switch topDir(name) {
+	case dataDir:
+		w.counts.deleted++
+	case commitsDir:
+		w.counts.commits++
+		w.forgetCommit(name)
+		return
+	case movedDir:
+		w.counts.moves++
+		w.forgetMove(name)
+	default:
 		return
 	}
-	w.counts.deleted++
 	for need, who := range w.neededBy(nil) {
 		if !w.readable(need) {
-			w.fail("multichunk %v is deleted, and %s needs %v of %v", n, who, need.id, need.at)
+			w.fail("%s is deleted, and %s needs %v of %v", name, who, need.id, need.at)
 		}
+	}
+}
+
+// forgetCommit lets nobody have a commit in memory that is deleted.
+func (w *simWorld) forgetCommit(name string) {
+	repo := w.rig.slots[0].repo
+	repo.recent.mu.Lock()
+	defer repo.recent.mu.Unlock()
+	maps.DeleteFunc(repo.recent.commits, func(h Head, _ *Commit) bool { return repo.commitName(h) == name })
+}
+
+// forgetMove lets nobody have a move in memory that is deleted.
+func (w *simWorld) forgetMove(name string) {
+	moves := &w.rig.slots[0].repo.moves
+	known := moves.all()
+	maps.DeleteFunc(known, func(id [16]byte, _ *move) bool { return moveName(id) == name })
+	moves.mu.Lock()
+	moves.known, moves.to = nil, nil
+	moves.mu.Unlock()
+	for id, m := range known {
+		moves.add(id, m)
 	}
 }
 
@@ -495,8 +584,9 @@ type simCollector struct {
 	w    *simWorld
 	slot *simSlot
 
+	past    *past
 	c       *Collector
-	victims []victim // found, and not deleted yet
+	victims *victims // found, and not deleted yet
 }
 
 func newSimCollector(w *simWorld, slot *simSlot) *simCollector {
@@ -506,11 +596,12 @@ func newSimCollector(w *simWorld, slot *simSlot) *simCollector {
 }
 
 func (sc *simCollector) restart() {
-	sc.victims = nil
+	sc.victims, sc.past = nil, new(past)
 	sc.c = sc.slot.repo.NewCollector(&CollectOptions{
-		AllowMost: true,
-		Running:   func() time.Duration { return sc.w.remote.now },
-		rules:     sc.w.rules,
+		AllowMost:    true,
+		worthTelling: 1, worthUniting: 1,
+		Running: func() time.Duration { return sc.w.remote.now },
+		rules:   sc.w.rules,
 	})
 	sc.c.packed = func(s *Sealed) {
 		sc.w.packed(s)
@@ -522,7 +613,7 @@ func (sc *simCollector) restart() {
 // act takes one step.
 func (sc *simCollector) act() {
 	w := sc.w
-	sc.slot.view = w.view()
+	sc.use(w.view())
 	switch n := w.rng.IntN(40); {
 	case n == 0:
 		sc.restart()
@@ -540,6 +631,8 @@ func (sc *simCollector) act() {
 		sc.look()
 	}
 }
+
+func (sc *simCollector) use(v *simView) { sc.slot.use(v, sc.past) }
 
 func (sc *simCollector) look() {
 	_, err := sc.c.Look(sc.w.ctx)
@@ -608,6 +701,9 @@ func (sc *simCollector) find() {
 
 // remove deletes what was found, perhaps long ago.
 func (sc *simCollector) remove() {
+	if sc.victims == nil {
+		return
+	}
 	sc.judge(sc.c.delete(sc.w.ctx, sc.victims, new(Deletion)))
 	sc.victims = nil
 }
@@ -639,14 +735,14 @@ func (sc *simCollector) nobodys() []Incarnation {
 // round collects once, with nothing failing.
 func (sc *simCollector) round() {
 	w := sc.w
-	sc.slot.view = w.view()
+	sc.use(w.view())
 	sc.condemnAnd(sc.nobodys())
 	w.remote.now += 3 * simSettle
 	for _, c := range w.clients {
 		c.rest()
 	}
 	w.remote.now += 3 * simSettle
-	sc.slot.view = w.view()
+	sc.use(w.view())
 	if _, err := sc.c.Look(w.ctx); err != nil {
 		sc.judge(err)
 		return

@@ -30,6 +30,7 @@ type simClient struct {
 	files      map[string][]Ref  // the volume, as it is now; hints are zero for what is not uploaded
 	snaps      map[string]Ref    // its snapshots
 	vv         map[chain]Head    // what the volume contains of every chain
+	all        map[chain]Head    // the same, and nothing was ever left out, for the oracle
 	known      map[ID]Ref        // nodes of the trees that the volume comes from
 	staged     map[ID][]byte     // chunks to upload
 	index      map[ID]Hint       // of chunks
@@ -43,6 +44,7 @@ type simClient struct {
 	ready   bool // notices have been read since the start
 	cond    *Condemned
 	notices []NoticeID // that are there, as last read
+	past    *past
 	polled  []Head
 	learned map[Name][]TableEntry // read, and not in the index yet
 	held    []Ref                 // of open files
@@ -74,18 +76,33 @@ func (c *simClient) rebirth() {
 	lives := c.lives + 1
 	*c = simClient{
 		w: c.w, slot: c.slot, number: c.number, lives: lives,
-		files: map[string][]Ref{}, snaps: map[string]Ref{}, vv: map[chain]Head{}, known: map[ID]Ref{}, staged: map[ID][]byte{},
+		files: map[string][]Ref{}, snaps: map[string]Ref{}, vv: map[chain]Head{}, all: map[chain]Head{}, known: map[ID]Ref{}, staged: map[ID][]byte{},
 		index: map[ID]Hint{}, tables: map[Name][]ID{}, nodeIndex: map[ID]Ref{},
 	}
 	binary.BigEndian.PutUint64(c.id[:], uint64(c.number)<<32|lives)
 	c.restart()
 }
 
+// comeBack begins a new life after the last one has ended in good order, often after a long time: of that it remembers what it had accepted.
+func (c *simClient) comeBack() {
+	id, trust := c.id, c.trust
+	c.rebirth()
+	if c.w.rng.IntN(2) == 0 {
+		c.id, c.trust = id, trust
+		c.asleep = c.w.remote.now + time.Duration(c.w.rng.Int64N(int64(40*simSettle)))
+	}
+}
+
 // restart loses what is in memory.
 func (c *simClient) restart() {
 	c.ready, c.cond, c.notices, c.polled, c.held = false, new(Condemned), nil, nil, nil
-	c.learned = map[Name][]TableEntry{}
+	c.learned, c.past = map[Name][]TableEntry{}, new(past)
+	if c.slot.repo != nil {
+		c.slot.repo.past = c.past
+	}
 }
+
+func (c *simClient) use(v *simView) { c.slot.use(v, c.past) }
 
 func (c *simClient) chain() chain { return chain{c.id, c.reg.Incarnation} }
 
@@ -130,7 +147,7 @@ func (c *simClient) act() {
 	if c.asleep > w.remote.now {
 		return
 	}
-	c.slot.view = w.view()
+	c.use(w.view())
 	switch n := w.rng.IntN(200); {
 	case n < 5:
 		c.restart()
@@ -140,7 +157,7 @@ func (c *simClient) act() {
 		c.asleep = w.remote.now + time.Duration(w.rng.Int64N(int64(200*simSettle)))
 	case n < 11:
 		c.lose()
-	case n < 12:
+	case n < 14:
 		c.retire()
 	case n < 28:
 		c.judge(c.readNotices())
@@ -186,7 +203,7 @@ func (c *simClient) checkNeeds() {
 
 // rest brings a client to rest when all faults have ended.
 func (c *simClient) rest() {
-	c.slot.view = c.w.view()
+	c.use(c.w.view())
 	c.judge(c.sync())
 	c.checkNeeds()
 }
@@ -246,6 +263,15 @@ func (c *simClient) readNotices() error {
 	for _, name := range fresh {
 		c.forget(name)
 	}
+	if !c.ready || c.cond.MustReadPast() {
+		if _, err := c.slot.repo.ReadPast(c.w.ctx); err != nil {
+			return err
+		}
+		c.cond.NotePast(c.slot.repo)
+	}
+	if !slices.Equal(c.notices, present) && !c.w.faults.keepsPolled {
+		c.polled = nil
+	}
 	c.notices = present
 	c.ready = true
 	if c.cond.Evicted(c.id, c.reg.Incarnation) {
@@ -283,7 +309,7 @@ func (c *simClient) poll() error {
 	if err != nil {
 		return err
 	}
-	if !c.w.faults.mergesEvicted {
+	if !c.w.faults.mergesEvicted && !c.w.faults.mergesEnded {
 		heads = c.cond.Heads(heads)
 	}
 	c.polled = heads
@@ -319,15 +345,16 @@ func (c *simClient) learn() error {
 	}
 	h := c.polled[c.w.rng.IntN(len(c.polled))]
 	commit, err := c.slot.repo.GetCommit(c.w.ctx, h)
+	for range c.w.rng.IntN(3) {
+		if err == nil && commit.Seq > 1 {
+			commit, err = c.slot.repo.before(c.w.ctx, commit)
+		}
+	}
+	if errors.Is(err, remote.ErrNotExist) {
+		return nil // it has been polled long ago
+	}
 	if err != nil {
 		return err
-	}
-	for range c.w.rng.IntN(3) {
-		if commit.Seq > 1 {
-			if commit, err = c.slot.repo.before(c.w.ctx, commit); err != nil {
-				return err
-			}
-		}
 	}
 	for _, m := range commit.Multichunks {
 		if m.Kind != KindData || c.tables[m.Name] != nil {
@@ -510,7 +537,7 @@ func (c *simClient) next() *Commit {
 		commit.Multichunks = append(commit.Multichunks, MultichunkInfo{Name: name, Kind: KindData})
 	}
 	for ch, h := range c.vv {
-		if ch != c.chain() {
+		if ch != c.chain() && !c.slot.repo.HasPassed(h) && !(c.w.faults.prunesEarly && c.cond.HasEnded(h)) {
 			commit.Seen = append(commit.Seen, h)
 		}
 	}
@@ -658,9 +685,7 @@ func (c *simClient) sealCommit(commit *Commit, i *simIntent) error {
 		return err
 	}
 	o := &simCommit{head: sealed.Head, vv: map[chain]Head{}, needs: map[simNeed]bool{}}
-	for _, h := range commit.Seen {
-		o.vv[h.chain()] = h
-	}
+	maps.Copy(o.vv, c.all)
 	o.vv[c.chain()] = sealed.Head
 	maps.Copy(o.needs, i.needs)
 	i.sealed, i.commit, i.oracle = sealed, commit, o
@@ -691,11 +716,11 @@ func (c *simClient) publish() error {
 	}
 	c.trust.Accept(i.sealed.Head)
 	c.head, c.intent, c.added = i.commit, nil, nil // nothing is uploaded while a commit is sealed
-	c.vv[c.chain()] = i.sealed.Head
+	c.vv[c.chain()], c.all[c.chain()] = i.sealed.Head, i.sealed.Head
 	c.stateRoots, c.stateFiles, c.known = [2]Ref{i.commit.Root, i.commit.Snapshots}, i.files, i.known
 	c.retired = i.commit.Retired
 	if c.retired {
-		c.rebirth()
+		c.comeBack()
 	}
 	return nil
 }
@@ -705,7 +730,7 @@ func (c *simClient) merge() error {
 	if !c.ready || c.retired || c.intent != nil || len(c.staged) > 0 {
 		return nil
 	}
-	heads := c.polled
+	heads := slices.DeleteFunc(c.counting(c.polled), func(h Head) bool { return c.vv[h.chain()].Seq >= h.Seq })
 	if !c.w.faults.mergesMerged {
 		var err error
 		if heads, err = c.slot.repo.MaximalHeads(c.w.ctx, heads); err != nil {
@@ -728,6 +753,14 @@ func (c *simClient) merge() error {
 		}
 	}
 	return nil
+}
+
+// counting returns heads without those of incarnations that have ended.
+func (c *simClient) counting(heads []Head) []Head {
+	if c.w.faults.mergesEnded {
+		return slices.Clone(heads)
+	}
+	return slices.DeleteFunc(slices.Clone(heads), func(h Head) bool { return c.cond.HasEnded(h) || c.slot.repo.HasPassed(h) })
 }
 
 // simState is what a commit's trees hold.
@@ -767,6 +800,11 @@ func (c *simClient) mergeCommit(theirs *Commit) error {
 			c.vv[h.chain()] = h
 		}
 	}
+	for ch, h := range c.w.commits[theirs.Head()].vv {
+		if h.Seq > c.all[ch].Seq {
+			c.all[ch] = h
+		}
+	}
 	return nil
 }
 
@@ -778,7 +816,9 @@ func (c *simClient) bases(theirs *Commit) ([]*Commit, error) {
 		if mine.Seq < h.Seq {
 			h = mine
 		}
-		common[ch] = h
+		if len(c.counting([]Head{h})) > 0 {
+			common[ch] = h
+		}
 	}
 	return c.slot.repo.bases(c.w.ctx, common)
 }

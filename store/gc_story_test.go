@@ -30,7 +30,7 @@ func (c *simClient) put(name string, content int) { c.files[name] = []Ref{c.stor
 
 // do runs steps of a client, which must work.
 func (c *simClient) do(v *simView, steps ...func() error) {
-	c.slot.view = v
+	c.use(v)
 	for _, step := range steps {
 		c.judge(step())
 	}
@@ -48,9 +48,24 @@ func removed(w *simWorld) (c0, c1 *simClient, sc *simCollector) {
 	return c0, c1, sc
 }
 
+// mountedAgain begins some stories: client 0 has published a chunk and retired, and in its next life removed the chunk.
+func mountedAgain(w *simWorld) (c0, c1 *simClient, sc *simCollector) {
+	c0, c1, sc = w.clients[0], w.clients[1], w.collectors[0]
+	c0.do(quiet(w), c0.readNotices)
+	c0.put("a/0", 1)
+	c0.do(quiet(w), c0.sync)
+	c0.use(quiet(w))
+	c0.retire()
+	c0.do(quiet(w), c0.sync)
+	c0.put("a/0", 2)
+	c0.do(quiet(w), c0.sync)
+	w.wait(2)
+	return c0, c1, sc
+}
+
 // condemnFor publishes a notice, and client c acknowledges it.
 func (sc *simCollector) condemnFor(c *simClient, evict ...Incarnation) {
-	sc.slot.view = quiet(sc.w)
+	sc.use(quiet(sc.w))
 	sc.condemnAnd(evict)
 	c.do(quiet(sc.w), c.sync)
 }
@@ -60,13 +75,13 @@ func (w *simWorld) wait(times int) { w.remote.now += time.Duration(times) * simS
 
 // finish ends the second phase.
 func (sc *simCollector) finish(v *simView) {
-	sc.slot.view = v
+	sc.use(v)
 	sc.find()
 	sc.remove()
 }
 
 func (sc *simCollector) lookBy(v *simView) {
-	sc.slot.view = v
+	sc.use(v)
 	sc.look()
 }
 
@@ -114,7 +129,7 @@ var simStories = []simStory{
 		name: "an error of a read is ignored", rules: collectRules{ignoreErrors: true},
 		play: func(w *simWorld, _ bool) {
 			c0, _, sc := removed(w)
-			sc.slot.view = &simView{r: &w.remote, after: -1, gets: 1}
+			sc.use(&simView{r: &w.remote, after: -1, gets: 1})
 			_, err := sc.c.Condemn(w.ctx)
 			sc.judge(err)
 			w.wait(1)
@@ -173,7 +188,7 @@ var simStories = []simStory{
 			sc.condemnFor(c0)
 			sc.lookBy(quiet(w))
 			w.wait(2)
-			sc.slot.view = quiet(w)
+			sc.use(quiet(w))
 			sc.find()
 			c1.do(quiet(w), c1.register)
 			if !broken {
@@ -233,6 +248,75 @@ var simStories = []simStory{
 	}, {
 		name: "what is held open is not marked", rules: collectRules{noHeld: true}, play: openAndRemoved,
 	}, {
+		name: "the passing of a history is not waited for", rules: collectRules{passesUnheard: true},
+		play: func(w *simWorld, _ bool) {
+			c0, c1, sc := mountedAgain(w)
+			c1.do(quiet(w), c1.readNotices, c1.poll)
+			sc.condemnFor(c0)
+			for range 2 {
+				w.wait(1)
+				sc.lookBy(quiet(w))
+				w.wait(2)
+				sc.finish(quiet(w))
+			}
+			for range 3 {
+				c1.do(quiet(w), c1.merge) // it had found the commits when it looked
+			}
+		},
+	}, {
+		name: "a condemned multichunk covers another", rules: collectRules{condemnedCovers: true}, play: coveredByCondemned,
+	}, {
+		name: "heads merged that were polled before a notice was read", faults: simFaults{keepsPolled: true},
+		play: func(w *simWorld, _ bool) {
+			c0, c1, sc := w.clients[0], w.clients[1], w.collectors[0]
+			c0.do(quiet(w), c0.readNotices)
+			c0.put("a/0", 1)
+			c0.do(quiet(w), c0.sync)
+			c1.do(quiet(w), c1.sync)
+			c1.put("b/0", 3)
+			c1.do(quiet(w), c1.sync)
+			c0.do(quiet(w), c0.poll)
+			c0.put("a/0", 2)
+			c0.do(quiet(w), c0.upload, c0.seal, c0.publish)
+			c1.do(quiet(w), c1.sync)
+			w.wait(1)
+			sc.condemnFor(c1)
+			c0.do(quiet(w), c0.readNotices, c0.seal, c0.publish)
+			for range 2 {
+				w.wait(1)
+				sc.lookBy(quiet(w))
+				w.wait(2)
+				sc.finish(quiet(w))
+			}
+			c0.do(quiet(w), c0.merge)
+		},
+	}, {
+		name: "an ended incarnation left out of commits at once", faults: simFaults{prunesEarly: true},
+		play: func(w *simWorld, _ bool) {
+			c0, c1, sc := mountedAgain(w)
+			sc.use(quiet(w))
+			p, err := sc.c.plan(w.ctx, false)
+			sc.judge(err)
+			sc.judge(sc.slot.repo.putNotice(w.ctx, &Notice{Condemned: p.found.Garbage}))
+			c0.do(quiet(w), c0.sync)
+			w.wait(1)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+			w.wait(2)
+			sc.use(quiet(w))
+			s, err := sc.c.survey(w.ctx)
+			sc.judge(err)
+			passing, _, err := sc.slot.repo.passing(w.ctx, s)
+			sc.judge(err)
+			sc.judge(sc.slot.repo.putNotice(w.ctx, &Notice{Passing: passing}))
+			c0.do(quiet(w), c0.sync)
+			c1.do(behind(w, noticesDir, simSettle/2), c1.readNotices, c1.poll)
+			for range 3 {
+				c1.do(quiet(w), c1.merge)
+			}
+		},
+	}, {
 		name: "a condemned multichunk stays in the index", faults: simFaults{keepsIndex: true},
 		play: func(w *simWorld, _ bool) {
 			c0, _, sc := removed(w)
@@ -261,6 +345,45 @@ func openAndRemoved(w *simWorld, _ bool) {
 	sc.lookBy(quiet(w))
 	w.wait(2)
 	sc.finish(quiet(w))
+}
+
+// coveredByCondemned is a chunk whose copy was condemned before it was referred to again, by a collector that is slow to delete that.
+func coveredByCondemned(w *simWorld, _ bool) {
+	c0, slow, sc := w.clients[0], w.collectors[0], w.collectors[1]
+	c0.do(quiet(w), c0.readNotices)
+	c0.put("a/0", 1)
+	c0.do(quiet(w), c0.sync)
+	old := c0.files["a/0"][0].Hint.Multichunk
+	slow.use(quiet(w))
+	p, err := slow.c.plan(w.ctx, true)
+	slow.judge(err)
+	for _, q := range p.partial {
+		if q.name == old {
+			_, err = slow.c.regroup(w.ctx, p.m, []partial{q}, &RegroupOptions{}, &Regrouped{})
+			slow.judge(err)
+		}
+	}
+	copied := w.moved[len(w.moved)-1]
+	c0.put("a/0", 2)
+	c0.do(quiet(w), c0.sync)
+	slow.use(quiet(w))
+	slow.judge(slow.slot.repo.putNotice(w.ctx, &Notice{Condemned: []Name{copied}}))
+	c0.do(quiet(w), c0.sync)
+	w.wait(1)
+	slow.lookBy(quiet(w))
+	w.wait(2)
+	slow.use(quiet(w))
+	slow.find()
+	sc.use(quiet(w))
+	sc.judge(sc.slot.repo.putNotice(w.ctx, &Notice{Condemned: []Name{old}}))
+	c0.put("a/1", 1) // by its index, before it knows
+	c0.do(quiet(w), c0.sync)
+	w.wait(1)
+	sc.lookBy(quiet(w))
+	w.wait(2)
+	sc.finish(quiet(w))
+	slow.use(quiet(w))
+	slow.remove()
 }
 
 // learnFrom reads the tables of all that a client has ever announced, and puts into the index what it may.
@@ -307,7 +430,7 @@ func TestCollectKilled(t *testing.T) {
 		c0, _, sc := removed(w)
 		view := &simView{r: &w.remote, after: -1, calls: calls, worked: calls%2 == 0}
 		collect := func(view *simView) {
-			sc.slot.view = view
+			sc.use(view)
 			_, err := sc.c.Condemn(w.ctx)
 			sc.judge(err)
 			w.wait(1)
@@ -343,7 +466,7 @@ func TestCollectTooMuch(t *testing.T) {
 	c0, _, sc := removed(w)
 	delete(c0.files, "a/0")
 	c0.do(quiet(w), c0.sync)
-	sc.slot.view = quiet(w)
+	sc.use(quiet(w))
 	found, err := sc.slot.repo.NewCollector(nil).Condemn(w.ctx)
 	if !errors.Is(err, ErrTooMuch) || len(found.Garbage) != 4 || found.Notice != nil {
 		t.Errorf("Condemn = %+v, %v, want four multichunks and ErrTooMuch", found, err)

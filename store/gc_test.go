@@ -50,14 +50,19 @@ var simMutants = []struct {
 	faults simFaults
 	seed   uint64 // that finds it
 }{
-	{name: "acknowledgements are not waited for", rules: collectRules{noAcks: true}, seed: 6},
-	{name: "the second mark is skipped", rules: collectRules{noSecondMark: true}, seed: 6},
+	{name: "acknowledgements are not waited for", rules: collectRules{noAcks: true}, seed: 33},
+	{name: "the second mark is skipped", rules: collectRules{noSecondMark: true}, seed: 7},
 	{name: "merge bases are not marked", rules: collectRules{noBases: true}, seed: 84},
 	{name: "snapshots are not marked", rules: collectRules{noSnapshots: true}, seed: 0},
 	{name: "deleted before it is published", faults: simFaults{deletesAtOnce: true}, seed: 0},
 	{name: "a condemned multichunk stays in the index", faults: simFaults{keepsIndex: true}, seed: 336},
-	{name: "nodes found by an index", faults: simFaults{nodesByIndex: true}, seed: 62},
-	{name: "heads merged that another head has seen", faults: simFaults{mergesMerged: true}, seed: 201},
+	{name: "nodes found by an index", faults: simFaults{nodesByIndex: true}, seed: 64},
+	{name: "merge bases are taken for ended", rules: collectRules{endsBases: true}, seed: 24},
+	{name: "commits deleted that somebody has not seen", rules: collectRules{passesUnseen: true}, seed: 11},
+	{name: "commits deleted as soon as it is said", rules: collectRules{pastUnsaid: true}, seed: 0},
+	{name: "moves deleted that somebody follows", rules: collectRules{forgetsMoves: true}, seed: 0},
+	{name: "an ended incarnation merged", faults: simFaults{mergesEnded: true}, seed: 1},
+	{name: "heads merged that another head has seen", faults: simFaults{mergesMerged: true}, seed: 327},
 }
 
 // TestCollectMutants breaks one rule at a time: the simulator must notice.

@@ -59,6 +59,10 @@ type lister func(ctx context.Context, c chain, from Seq) (listed, error)
 func (r *Repository) poll(ctx context.Context, t *Trust, chains map[chain]bool, list lister) ([]Head, error) {
 	p := &poll{r: r, trust: t, before: make(map[chain]Head), result: make(map[chain]*verdict)}
 	for c := range chains {
+		if r.past.get(c.incarnation).ended { // the listing is behind, or t
+			delete(chains, c)
+			continue
+		}
 		p.before[c] = t.heads[c]
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -190,6 +194,9 @@ type poll struct {
 	trust  *Trust         // read until conclude
 	before map[chain]Head // what was accepted before
 
+	readPast sync.Once
+	pastErr  error // of reading it
+
 	mu     sync.Mutex // guards result
 	result map[chain]*verdict
 }
@@ -199,6 +206,7 @@ type verdict struct {
 	head    Head    // to return; zero is none
 	commit  *Commit // that head names, if it is newly accepted
 	expect  Head    // another client has seen it, and it is gone
+	passed  bool    // it has ended, and is gone
 	history []error // RollbackError and ForkError
 	damage  []error // ObjectError
 }
@@ -341,6 +349,15 @@ func (p *poll) descends(ctx context.Context, c *Commit, accepted Head, v *verdic
 		return true, nil
 	}
 	found, err := p.r.ancestor(ctx, c, accepted.Seq)
+	if err != nil && (aboutObject(err) || errors.Is(err, ErrNotFound)) {
+		far, perr := p.passage(ctx, accepted)
+		if perr != nil {
+			return false, perr
+		}
+		if accepted.Seq < far.seq && far.seq <= c.Seq { // what lay between is past, and c is signed
+			return true, nil
+		}
+	}
 	switch {
 	case aboutObject(err) || errors.Is(err, ErrNotFound):
 		v.note(err)
@@ -412,6 +429,14 @@ func (p *poll) findAccepted(ctx context.Context, c chain, l listed, v *verdict) 
 	case !errors.Is(err, remote.ErrNotExist):
 		return err
 	}
+	far, err := p.passage(ctx, accepted)
+	if err != nil {
+		return err
+	}
+	if v.passed = far.ended; v.passed {
+		v.head = Head{}
+		return nil
+	}
 	if len(l) == 0 {
 		if l, err = p.r.listAll(ctx, c, 0); err != nil {
 			return err
@@ -428,6 +453,19 @@ func (p *poll) findAccepted(ctx context.Context, c chain, l listed, v *verdict) 
 	}
 	v.head = offered
 	return nil
+}
+
+// passage returns how far the history of h has passed. It reads the past, once, if that is not known to have begun.
+func (p *poll) passage(ctx context.Context, h Head) (passage, error) {
+	if far := p.r.past.get(h.Incarnation); far.ended {
+		return far, nil
+	}
+	p.readPast.Do(func() {
+		if _, err := p.r.ReadPast(ctx); err != nil && !aboutObject(err) {
+			p.pastErr = err
+		}
+	})
+	return p.r.past.get(h.Incarnation), p.pastErr
 }
 
 // findOther looks for a commit with the accepted head's number and another hash, where the head itself is not listed.
@@ -498,6 +536,9 @@ func (p *poll) crossCheck(ctx context.Context) error {
 
 // checkSeen returns the commit seen if it is newer than what is known of its chain, and accepts it.
 func (p *poll) checkSeen(ctx context.Context, seen, by Head) (*Commit, error) {
+	if p.r.HasPassed(seen) {
+		return nil, nil
+	}
 	v := p.result[seen.chain()]
 	if v == nil {
 		v = &verdict{head: p.before[seen.chain()]}
@@ -517,6 +558,9 @@ func (p *poll) checkSeen(ctx context.Context, seen, by Head) (*Commit, error) {
 	c, err := p.r.getTwice(ctx, seen)
 	switch {
 	case errors.Is(err, remote.ErrNotExist):
+		if far, err := p.passage(ctx, seen); err != nil || far.ended {
+			return nil, err
+		}
 		v.history = append(v.history, &RollbackError{Accepted: seen, Offered: v.head, SeenBy: by})
 		v.expect = seen
 		return nil, nil
@@ -541,7 +585,15 @@ func (p *poll) checkSeen(ctx context.Context, seen, by Head) (*Commit, error) {
 func (p *poll) conclude() ([]Head, error) {
 	var heads []Head
 	var errs []error
-	for _, v := range p.result {
+	for c := range p.trust.heads {
+		if p.r.past.get(c.incarnation).ended {
+			p.trust.forget(c)
+		}
+	}
+	for c, v := range p.result {
+		if v.passed || p.r.past.get(c.incarnation).ended {
+			continue
+		}
 		if v.commit != nil && len(v.history) == 0 {
 			p.trust.Accept(v.head)
 			if v.commit.Retired {

@@ -58,7 +58,7 @@ func parseMove(b []byte) (*move, error) {
 // moves are those that are known. They are never forgotten: nobody uses a name again.
 type moves struct {
 	mu    sync.Mutex // guards what follows
-	known map[[16]byte]bool
+	known map[[16]byte]*move
 	to    map[Name][]Name
 }
 
@@ -66,14 +66,28 @@ func (s *moves) add(id [16]byte, m *move) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known == nil {
-		s.known, s.to = map[[16]byte]bool{}, map[Name][]Name{}
+		s.known, s.to = map[[16]byte]*move{}, map[Name][]Name{}
 	}
-	s.known[id] = true
+	s.known[id] = m
 	for _, n := range m.from {
 		if n != m.to && !slices.Contains(s.to[n], m.to) {
 			s.to[n] = append(s.to[n], m.to)
 		}
 	}
+}
+
+// all returns all moves that are known.
+func (s *moves) all() map[[16]byte]*move {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.known)
+}
+
+// drop forgets that a move is there, but not what it told.
+func (s *moves) drop(id [16]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.known, id)
 }
 
 // ReadMoves makes known where chunks were moved to by regrouping, as far as that is not known yet, and returns the multichunks where
@@ -83,7 +97,7 @@ func (r *Repository) ReadMoves(ctx context.Context) ([]Name, error) {
 	_, err := listIDs(ctx, r.st, movedDir, false, func(id [16]byte, e remote.Entry) {
 		r.moves.mu.Lock()
 		defer r.moves.mu.Unlock()
-		if !r.moves.known[id] && e.Size <= maxMoveWire {
+		if r.moves.known[id] == nil && e.Size <= maxMoveWire {
 			fresh = append(fresh, id)
 		}
 	})

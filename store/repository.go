@@ -59,6 +59,7 @@ type Repository struct {
 	recent        recentCommits
 	moves         moves
 	settings      settings
+	past          *past
 	registrations sync.Map // of *Registration by object name; objects never change
 
 	featuresMu sync.Mutex // guards readOnly
@@ -94,6 +95,7 @@ func newRepository(st remote.Storage, keys *seal.Keyring, cfg Config) (*Reposito
 		treeKey:  [16]byte(tree[:16]),
 
 		commitNames: keys.Derive("commit names"),
+		past:        new(past),
 		askAgain:    time.Second,
 		random:      randomUint32,
 	}, nil

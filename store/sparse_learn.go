@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -319,7 +320,9 @@ func (l *HookLoader) merge(ctx context.Context, ids []hookListID) error {
 		return nil
 	}
 	there := func(id hookListID) bool { _, ok := l.sizes[id]; return ok }
-	return l.put(ctx, mergeHookLists(lists, l.o.Condemned, there))
+	merged := mergeHookLists(lists, l.o.Condemned, there)
+	maps.DeleteFunc(merged.covers, func(c chain, _ seqSpans) bool { return l.r.past.get(c.incarnation).ended })
+	return l.put(ctx, merged)
 }
 
 // put publishes a list, all of which is in the index.
@@ -421,8 +424,8 @@ func (w *hookWalk) fetch(ctx context.Context, heads []Head, span seqSpan) (links
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			switch {
-			case errors.Is(err, remote.ErrNotExist) && h != w.head:
-				return nil // an old one that has been thinned out; others lead on
+			case errors.Is(err, remote.ErrNotExist) && (h != w.head || w.l.r.HasPassed(h)):
+				return nil // an old one that has been deleted, and lists have what it announced
 			case aboutObject(err):
 				w.damage = append(w.damage, err)
 				return nil

@@ -52,6 +52,12 @@ func (t *Trust) end(c chain) {
 	t.ended[c] = true
 }
 
+// forget drops a chain that is past.
+func (t *Trust) forget(c chain) {
+	delete(t.heads, c)
+	delete(t.ended, c)
+}
+
 // Exceptions returns what was accepted by AcceptRollback and AcceptFork.
 func (t *Trust) Exceptions() []Exception { return slices.Clone(t.accepted) }
 

@@ -48,6 +48,7 @@ const (
 	KindHooks        Kind = 6
 	KindMove         Kind = 7
 	KindSetting      Kind = 8
+	KindPast         Kind = 9
 )
 
 // A Suite says with what the segments of an object are encrypted.
