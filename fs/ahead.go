@@ -8,16 +8,20 @@ import (
 )
 
 // How far ahead of a reader who goes through a file in order its chunks are brought to this machine, and opened, in bytes:
-// a few multichunks, and a few groups.
+// a few multichunks, and a few groups. The kernel reads ahead too, and asks for several parts at a time, so that a reader in order
+// jumps a little; one who reads here and there jumps so by chance, but not for long.
 const (
 	bringAhead = 24 << 20
 	openAhead  = 6 << 20
+	smallJump  = 4 << 20
+	leastRun   = 256 << 10
 )
 
 // readAhead is what one open file knows about who reads it in order.
 type readAhead struct {
 	mu      sync.Mutex // guards all below; whoever does not get it has somebody else read ahead
 	last    int64      // where the last read ended
+	run     int64      // bytes read without a larger jump
 	brought int64      // up to where chunks have been asked for
 	coming  []chunkAt  // of those, what is still to be opened: one chunk of each group
 }
@@ -28,9 +32,8 @@ func (r *readAhead) read(ctx context.Context, c *contentReader, off, n int64) {
 		return
 	}
 	defer r.mu.Unlock()
-	end, last := off+n, r.last
-	r.last = end
-	if last == 0 || off > last+4<<20 || off+4<<20 < last { // the kernel reads ahead too, and asks for several parts at a time
+	end := off + n
+	if !r.inOrder(off, n) {
 		r.brought, r.coming = end, nil
 		return
 	}
@@ -38,6 +41,18 @@ func (r *readAhead) read(ctx context.Context, c *contentReader, off, n int64) {
 		r.bring(ctx, c, from, end+bringAhead)
 	}
 	r.open(c, end)
+}
+
+// inOrder notes a read, and reports whether whoever reads goes through the file in order.
+func (r *readAhead) inOrder(off, n int64) bool {
+	last := r.last
+	r.last = off + n
+	if last == 0 || off > last+smallJump || off+smallJump < last {
+		r.run = 0
+		return false
+	}
+	r.run += n
+	return r.run >= leastRun
 }
 
 // bring asks for the chunks in [from, to). Whatever is wrong with them, the read that needs them will tell.
