@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ type CollectOptions struct {
 	MaxTime   time.Duration `json:"max_time"`   // 0 is no bound
 	MaxBytes  int64         `json:"max_bytes"`  // of live data that are stored anew; 0 is no bound
 	MaxUnused float64       `json:"max_unused"` // share of the live data that may stay unused in multichunks; negative regroups nothing
+	Reseal    bool          `json:"reseal"`     // what is sealed under older keys is stored anew
 	AllowMost bool          `json:"allow_most"` // more than half of the repository may be deleted
 }
 
@@ -75,6 +77,11 @@ func (v *Volume) Collect(ctx context.Context, o CollectOptions, report func(what
 	defer g.mu.Unlock()
 	if err := v.repo.ReadOnly(); err != nil {
 		return nil, err
+	}
+	if o.Reseal {
+		if err := v.repo.ReloadKeys(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if report == nil {
 		report = func(string, int64, int64) {}
@@ -219,14 +226,18 @@ func (r *collection) round(ctx context.Context) (waited bool, err error) {
 }
 
 func (r *collection) regroup() *store.RegroupOptions {
-	if r.o.MaxUnused < 0 {
+	if r.o.MaxUnused < 0 && !r.o.Reseal {
 		return nil
 	}
 	left := r.o.MaxBytes - r.out.Regrouped.Live // by earlier rounds
 	if r.o.MaxBytes > 0 && left <= 0 {
 		return nil
 	}
-	return &store.RegroupOptions{MaxUnused: r.o.MaxUnused, MaxBytes: max(left, 0), End: r.end}
+	unused := r.o.MaxUnused
+	if unused < 0 {
+		unused = math.Inf(1)
+	}
+	return &store.RegroupOptions{Reseal: r.o.Reseal, MaxUnused: unused, MaxBytes: max(left, 0), End: r.end}
 }
 
 func (r *collection) condemn(ctx context.Context) error {

@@ -3,9 +3,11 @@ package fs
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -247,4 +249,69 @@ func TestMountsLeaveNothing(t *testing.T) {
 	if got := string(e.read("kept")); got != "kept" {
 		t.Errorf("kept = %q", got)
 	}
+// oldKeys returns how many multichunks are not sealed under the newest key.
+}
+
+func (e *env) oldKeys() (n int) {
+	e.t.Helper()
+	var newest uint64
+	epochs := map[uint64]int{}
+	for _, name := range e.st.Names() {
+		if strings.HasPrefix(name, "data/") {
+			b, _ := e.st.Object(name)
+			epoch := binary.BigEndian.Uint64(b[24:])
+			epochs[epoch]++
+			newest = max(newest, epoch)
+		}
+	}
+	for epoch, count := range epochs {
+		if epoch != newest {
+			n += count
+		}
+	}
+	return n
+}
+
+// TestCollectReseal stores everything anew under a new key, a part at a time.
+func TestCollectReseal(t *testing.T) {
+	e := newEnv(t)
+	want := map[string][]byte{}
+	for i := range 4 {
+		name := fmt.Sprint(i)
+		want[name] = randomBytes(t, 100_000)
+		e.write(name, 0, want[name])
+		e.sync()
+	}
+	if err := e.repo.RotateKey(ctx); err != nil {
+		t.Fatal(err)
+	}
+	e.write("new", 0, randomBytes(t, 1000))
+	e.sync()
+	before, runs := e.oldKeys(), 0
+	if before < 8 {
+		t.Fatalf("%d multichunks are sealed under the old key", before)
+	}
+	for ; e.oldKeys() > 0; runs++ {
+		if runs > 20 {
+			t.Fatalf("after %d runs %d multichunks are still sealed under the old key", runs, e.oldKeys())
+		}
+		found, err := e.v.Collect(ctx, CollectOptions{Reseal: true, MaxBytes: 150_000, MaxUnused: -1, AllowMost: true}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if runs == 0 && found.Regrouped.Old < 4 {
+			t.Errorf("found %d under the old key", found.Regrouped.Old)
+		}
+		e.sync()
+	}
+	if runs < 2 {
+		t.Errorf("done in %d runs: nothing was left for another", runs)
+	}
+	e.wipe()
+	for name, data := range want {
+		if !bytes.Equal(e.read(name), data) {
+			t.Errorf("%s has another content", name)
+		}
+	}
+	checked(t, e)
 }

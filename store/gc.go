@@ -111,6 +111,9 @@ func (c *Collector) PlanRegroup(ctx context.Context, o *RegroupOptions) (*Condem
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
 	if o != nil {
+		if err := c.findOld(ctx, p, o); err != nil {
+			return nil, fmt.Errorf("collect garbage: %w", err)
+		}
 		for _, q := range c.r.choose(p.partial, o) {
 			p.found.Regrouped.From++
 			p.found.Regrouped.FromBytes += q.size
@@ -139,6 +142,9 @@ func (c *Collector) CondemnAndRegroup(ctx context.Context, o *RegroupOptions, ev
 		return found, err
 	}
 	if o != nil {
+		if err := c.findOld(ctx, p, o); err != nil {
+			return nil, fmt.Errorf("collect garbage: %w", err)
+		}
 		free, err := c.regroup(ctx, p.m, c.r.choose(p.partial, o), o, &found.Regrouped)
 		if err != nil {
 			return nil, fmt.Errorf("collect garbage: %w", err)

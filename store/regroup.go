@@ -177,6 +177,7 @@ func (r *Repository) MovedTo(n Name) []Name {
 
 // RegroupOptions say how much is regrouped.
 type RegroupOptions struct {
+	Reseal    bool      // what is sealed under an older key than the newest is stored anew, however much of it is needed
 	MaxUnused float64   // share of what is needed that may lie unused in multichunks of which something is needed
 	MaxBytes  int64     // of needed chunks that are stored anew at most; 0 is no bound
 	End       time.Time // nothing more is begun after it; zero is no bound
@@ -189,6 +190,7 @@ type Regrouped struct {
 	Live      int64 `json:"live_bytes"` // about as much of them is needed
 	To        int   `json:"to"`
 	ToBytes   int64 `json:"to_bytes"`
+	Old       int   `json:"old_keys,omitempty"` // of a run with Reseal: multichunks that it found sealed under older keys
 }
 
 // Add adds what another run has done.
@@ -198,6 +200,7 @@ func (r *Regrouped) Add(o *Regrouped) {
 	r.Live += o.Live
 	r.To += o.To
 	r.ToBytes += o.ToBytes
+	r.Old = o.Old
 }
 
 // partial is a multichunk of which something is needed, as the plan found it.
@@ -207,6 +210,7 @@ type partial struct {
 	size        int64 // on the remote
 	live, total int64 // plaintext bytes
 	spared      bool  // it is condemned, and cannot be deduplicated against
+	old         bool  // it is sealed under an older key, and shall not be
 }
 
 func (p *partial) unused() int64 {
@@ -230,7 +234,7 @@ const (
 	worthShare = 64 // of a multichunk at least 1/worthShare must be unused for it to be chosen for that
 )
 
-// choose returns those that are to be regrouped: what is condemned and needed even so; then those with the largest unused share, until
+// choose returns those that are to be regrouped: what is condemned and needed even so, or is sealed under an older key; then those with the largest unused share, until
 // what is left unused is little enough; and the small ones, if there are many.
 func (r *Repository) choose(all []partial, o *RegroupOptions) []partial {
 	var needed, unused, taken int64
@@ -250,7 +254,7 @@ func (r *Repository) choose(all []partial, o *RegroupOptions) []partial {
 		return true
 	}
 	for _, p := range all {
-		if p.spared {
+		if p.spared || p.old {
 			choose(p)
 		}
 	}
@@ -280,6 +284,35 @@ func (r *Repository) choose(all []partial, o *RegroupOptions) []partial {
 		}
 	}
 	return slices.SortedFunc(maps.Values(chosen), func(a, b partial) int { return compareNames(a.name, b.name) })
+}
+
+// findOld marks those multichunks of a plan that are sealed under an older key, if they are to be stored anew.
+func (c *Collector) findOld(ctx context.Context, p *plan, o *RegroupOptions) error {
+	if !o.Reseal {
+		return nil
+	}
+	newest := c.r.keys.now.Load().Current()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for i := range p.partial {
+		q := &p.partial[i]
+		group.Go(func() error {
+			wire, err := c.r.st.Get(ctx, ObjectName(q.name), 0, seal.HeaderSize)
+			if err != nil {
+				return fmt.Errorf("get %s: %w", ObjectName(q.name), err)
+			}
+			h, err := seal.ParseHeader(wire)
+			q.old = err == nil && h.Epoch != newest
+			return err
+		})
+	}
+	err := group.Wait()
+	for i := range p.partial {
+		if p.partial[i].old {
+			p.found.Regrouped.Old++
+		}
+	}
+	return err
 }
 
 // regrouper stores the needed chunks of multichunks anew.

@@ -14,10 +14,10 @@ import (
 
 // gcOptions are the flags of gc.
 type gcOptions struct {
-	dryRun, wait, most bool
-	maxTime            durationFlag
-	maxBytes           sizeFlag
-	maxUnused          shareFlag
+	dryRun, wait, most, reseal bool
+	maxTime                    durationFlag
+	maxBytes                   sizeFlag
+	maxUnused                  shareFlag
 }
 
 func (a *app) gcCommand() *cobra.Command {
@@ -46,6 +46,7 @@ func (a *app) gcCommand() *cobra.Command {
 	f.Var(&o.maxTime, "max-time", "stop after this long; the next run goes on")
 	f.Var(&o.maxBytes, "max-bytes", "store at most this much anew by regrouping")
 	f.Var(&o.maxUnused, "max-unused", "regroup until at most this `SHARE` of the data is unused; \"unlimited\" regroups nothing")
+	f.BoolVar(&o.reseal, "reseal", false, "store anew what is sealed under older keys than that of the last `dedupfs key rotate`")
 	f.BoolVar(&o.most, "unsafe-allow-delete-most", false, "go on even if more than half of the repository would be deleted")
 	return cmd
 }
@@ -90,7 +91,7 @@ var gcQuery = question[fs.CollectOptions, fs.Collected]{
 
 func (a *app) gc(ctx context.Context, args []string, o *gcOptions) error {
 	in := fs.CollectOptions{DryRun: o.dryRun, Wait: o.wait, MaxTime: time.Duration(o.maxTime), MaxBytes: int64(o.maxBytes),
-		MaxUnused: float64(o.maxUnused), AllowMost: o.most}
+		MaxUnused: float64(o.maxUnused), AllowMost: o.most, Reseal: o.reseal}
 	var done fs.Collected
 	err := ask(ctx, a, args, gcQuery, in, func(c fs.Collected) error {
 		done = c
@@ -124,6 +125,9 @@ func (a *app) tellCollected(c *fs.Collected) {
 		}
 		out("%s %d multichunks of %s: %s of them is needed, %s comes back", verb, r.From, humanSize(r.FromBytes), humanSize(r.Live),
 			humanSize(max(r.FromBytes-r.Live, 0)))
+	}
+	if r := c.Regrouped; r.Old > 0 && !c.DryRun {
+		out("%s were sealed under older keys; run `dedupfs gc --reseal` until none is", count(r.Old, "multichunk"))
 	}
 	if c.Behind {
 		out("more may go when all machines have seen the newest state, which the first run asks them for")

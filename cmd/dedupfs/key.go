@@ -172,17 +172,20 @@ func (a *app) keyRecoveryCommand() *cobra.Command {
 }
 
 func (a *app) keyRotateCommand() *cobra.Command {
-	return &cobra.Command{
+	var reseal bool
+	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Seal what is written from now on under a new key",
 		Long: "Begin a new key. Everything that is written from now on is sealed under it, by this machine at once and by mounts within\n" +
 			"a minute. No other password is needed or changes. Do this after `dedupfs key remove`: a removed password cannot open what\n" +
 			"is sealed under later keys, even for somebody who has kept a copy of the repository. What was sealed before can be read\n" +
-			"with old copies for ever; nothing can change that.",
-		Example: "  dedupfs key remove laptop && dedupfs key rotate",
+			"with old copies for ever; nothing can change that.\n\n" +
+			"With --reseal, what was stored before is stored anew under the new key, as `dedupfs gc --reseal` does at any later time: it\n" +
+			"downloads and uploads all data once, goes on where it was stopped, and the old objects go as with `dedupfs gc`.",
+		Example: "  dedupfs key remove laptop && dedupfs key rotate\n  dedupfs key rotate --reseal",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withRepository(cmd.Context(), func(r *store.Repository) error {
+			err := a.withRepository(cmd.Context(), func(r *store.Repository) error {
 				if err := r.RotateKey(cmd.Context()); err != nil {
 					return err
 				}
@@ -193,8 +196,14 @@ func (a *app) keyRotateCommand() *cobra.Command {
 				a.say("what is written from now on is sealed under key number %d", newest)
 				return nil
 			})
+			if err != nil || !reseal {
+				return err
+			}
+			return a.gc(cmd.Context(), nil, &gcOptions{reseal: true, maxUnused: 0.05})
 		},
 	}
+	cmd.Flags().BoolVar(&reseal, "reseal", false, "then store anew what is sealed under older keys")
+	return cmd
 }
 
 // printRecovery prints a recovery key, which is shown once.

@@ -79,6 +79,9 @@ func (k *Keyring) NextEpoch() (*Keyring, error) {
 	return newKeyring(k.repository, k.root, epochs), nil
 }
 
+// Current returns the epoch that new objects are sealed under.
+func (k *Keyring) Current() Epoch { return k.current }
+
 // Epochs returns how many epochs k has, and the number of the newest.
 func (k *Keyring) Epochs() (n int, newest uint32) { return len(k.epochs), uint32(k.current >> 32) }
 
