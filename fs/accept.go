@@ -55,7 +55,7 @@ func (v *Volume) AcceptHistory(ctx context.Context) ([]Acceptance, error) {
 	if err := v.commits.commit(ctx, sameSnapshots); err != nil {
 		return all, err
 	}
-	return all, v.follower.look(ctx, true, true)
+	return all, v.follower.look(ctx, true, afterUploads)
 }
 
 func isRollback(err error) bool {

@@ -35,6 +35,7 @@ type committer struct {
 	lastErr  atomic.Pointer[error]
 	unstable atomic.Bool // there are local commits that are not published
 	copied   atomic.Bool // nothing is published any more: see ErrCopied
+	seen     seenOf      // what local commits have seen that are older than the last merge
 	lost     sync.Map    // numbers of the files that tellLost has told of
 
 	stop context.CancelFunc
@@ -450,11 +451,17 @@ func (v *Volume) Sync(ctx context.Context, progress func(Progress)) error {
 		return nil
 	}
 	v.tryAgain()
+	if !v.opt.ReadOnly && v.ca.Pending().Bytes+v.staged.Load() > longUpload && !v.follower.alone() {
+		_ = v.follower.poll(ctx, besideUploads) // others' changes need not wait; what fails here is met again
+	}
 	if err := v.syncOwn(ctx, progress); err != nil {
 		return err
 	}
-	return v.follower.poll(ctx, true)
+	return v.follower.poll(ctx, afterUploads)
 }
+
+// longUpload is how many bytes are worth a look at others before they are uploaded.
+const longUpload = 16 << 20
 
 // syncOwn makes everything so far durable on the remote. Unlike Sync it does not touch the kernel's caches, so that a
 // request may wait for it.
@@ -537,6 +544,7 @@ func (c *committer) notePublished(pub *cache.Publication, made stamp) error {
 		return err
 	}
 	c.v.adoptPublished(pub, made)
+	c.seen.published(pub.N)
 	return nil
 }
 

@@ -79,19 +79,27 @@ func (f *follower) alone() bool {
 func (f *follower) tick(ctx context.Context) error {
 	f.pollMu.Lock()
 	defer f.pollMu.Unlock()
-	return f.look(ctx, f.alone() || time.Since(f.full) >= fullPoll, true)
+	return f.look(ctx, f.alone() || time.Since(f.full) >= fullPoll, besideUploads)
 }
 
-// poll looks at the heads of all clients and goes where they lead. With own, changes of this client are published
-// first if that is needed; without, it goes only where nothing here is in the way.
-func (f *follower) poll(ctx context.Context, own bool) error {
+// poll looks at the heads of all clients and goes where they lead.
+func (f *follower) poll(ctx context.Context, how manner) error {
 	f.pollMu.Lock()
 	defer f.pollMu.Unlock()
-	return f.look(ctx, true, own)
+	return f.look(ctx, true, how)
 }
 
+// manner is what following does about changes of this client that are not published.
+type manner int
+
+const (
+	onlyClean     manner = iota // it stays where it is
+	afterUploads                // they are published first, and what comes of it afterwards
+	besideUploads               // they are published first if that is a matter of a moment; otherwise beside it
+)
+
 // look is poll with pollMu held.
-func (f *follower) look(ctx context.Context, all, own bool) error {
+func (f *follower) look(ctx context.Context, all bool, how manner) error {
 	notices := f.v.member.read(ctx)
 	if notices != nil && offline(notices) {
 		f.failed(notices)
@@ -130,8 +138,8 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 	if err != nil && (!errors.Is(err, store.ErrRollback) || f.v.opt.ReadOnly) {
 		err = nil // what else is there is used
 	}
-	follow := f.goOn(ctx, heads, own, notices == nil)
-	if notices != nil && (!own || isDamage(notices)) {
+	follow := f.goOn(ctx, heads, how, notices == nil)
+	if notices != nil && (how == onlyClean || isDamage(notices)) {
 		f.v.opt.Logger.Error("garbage collection cannot go on with this machine", "err", notices)
 		notices = nil
 	}
@@ -139,17 +147,17 @@ func (f *follower) look(ctx context.Context, all, own bool) error {
 }
 
 // goOn follows heads, and acknowledges what is to be deleted if that was read.
-func (f *follower) goOn(ctx context.Context, heads []store.Head, own, answer bool) error {
+func (f *follower) goOn(ctx context.Context, heads []store.Head, how manner, answer bool) error {
 	if f.v.member.isEvicted() {
 		return nil
 	}
-	if err := f.follow(ctx, f.v.member.cond.Heads(heads), own); err != nil {
+	if err := f.follow(ctx, f.v.member.cond.Heads(heads), how); err != nil {
 		return err
 	}
-	if !own || !answer || f.v.opt.ReadOnly {
+	if how == onlyClean || !answer || f.v.opt.ReadOnly {
 		return nil
 	}
-	return f.v.member.acknowledge(ctx)
+	return f.v.member.acknowledge(ctx, how)
 }
 
 func (f *follower) failed(err error) {
@@ -228,8 +236,8 @@ func (f *follower) noteHistory(err error) {
 const followTries = 5
 
 // follow goes to the state that follows from heads and from what this client has.
-func (f *follower) follow(ctx context.Context, heads []store.Head, own bool) error {
-	own = own && !f.v.opt.ReadOnly
+func (f *follower) follow(ctx context.Context, heads []store.Head, how manner) error {
+	own := how != onlyClean && !f.v.opt.ReadOnly
 	done := false
 	for range followTries {
 		if done = !f.v.behind(heads); done {
@@ -239,7 +247,7 @@ func (f *follower) follow(ctx context.Context, heads []store.Head, own bool) err
 			if err := f.v.commits.commit(ctx, nil); err != nil {
 				return err
 			}
-			if err := f.v.commits.publishAll(ctx, nil); err != nil {
+			if err := f.v.commits.publishAs(ctx, how); err != nil {
 				return err
 			}
 		}
@@ -263,7 +271,26 @@ func (f *follower) follow(ctx context.Context, heads []store.Head, own bool) err
 	if !own || f.v.allPublished() {
 		return nil
 	}
-	return f.v.commits.publishAll(ctx, nil)
+	return f.v.commits.publishAs(ctx, how)
+}
+
+// moment is how long following waits for uploads that it can do without.
+const moment = time.Second
+
+// publishAs is publishAll for following. Beside uploads it has them begun, and waits a moment for them: changes that are published are a
+// head as all others, and others see what is merged of it.
+func (c *committer) publishAs(ctx context.Context, how manner) error {
+	if how != besideUploads {
+		return c.publishAll(ctx, nil)
+	}
+	for end := time.Now().Add(moment); !c.v.allPublished() && time.Now().Before(end); {
+		signal(c.publish)
+		sleep(ctx, moment/50)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // position returns what the base contains.
@@ -281,26 +308,27 @@ func (v *Volume) behind(heads []store.Head) bool {
 	return slices.ContainsFunc(heads, func(h store.Head) bool { return !position.contains(h) })
 }
 
-// goTo brings this client to the state that follows from heads, and returns what it changed: nothing if there are changes
-// here that are not published.
+// goTo brings this client to the state that follows from heads, and returns what it changed. Without own that is nothing if there are
+// changes here that are not published.
 func (v *Volume) goTo(ctx context.Context, heads []store.Head, own bool) (*swap, error) {
-	if err := v.commits.publishMu.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer v.commits.publishMu.unlock()
-	if v.commits.unstable.Load() || !v.allPublished() {
-		return nil, nil
-	}
-	from := v.baseState()
 	lc := &lazyCommit{ca: v.ca}
 	defer func() { lc.discard() }()
 	red := reducer{v.commitsThatCount(), v.merger(lc)}
 	if v.opt.ReadOnly {
 		return v.goReading(ctx, &red, heads, lc)
 	}
-	out, err := red.follow(ctx, v.position(), heads)
+	position, from, clean, err := v.standing(ctx)
+	if err != nil || !clean && !own {
+		return nil, err
+	}
+	out, err := red.follow(ctx, position, heads)
 	if out == nil || err != nil {
 		return nil, err
+	}
+	if !clean {
+		if from, err = red.stateOf(ctx, position); err != nil {
+			return nil, err
+		}
 	}
 	if !own {
 		return v.tryGoTo(ctx, from, out, lc)
@@ -319,6 +347,16 @@ func (v *Volume) swapTo(ctx context.Context, from volumeState, out *outcome, lc 
 		}
 	}
 	return v.goToPaused(ctx, from, out, lc)
+}
+
+// standing returns what the base contains of others, and if it is clean the state that follows from that: the base itself. Otherwise
+// the base has changes beside it that are not published.
+func (v *Volume) standing(ctx context.Context) (position history, state volumeState, clean bool, err error) {
+	if err := v.commits.mu.lock(ctx); err != nil {
+		return nil, volumeState{}, false, err
+	}
+	defer v.commits.mu.unlock()
+	return v.position(), v.baseState(), !v.commits.unstable.Load() && v.allPublished(), nil
 }
 
 // longestPause bounds how long changes are held back for following.

@@ -219,7 +219,7 @@ func (r *collection) round(ctx context.Context) (waited bool, err error) {
 		if err := r.sleep(ctx, collectPoll); err != nil {
 			return false, err
 		}
-		if err := r.v.follower.poll(ctx, true); err != nil { // others' notices are answered too
+		if err := r.v.follower.poll(ctx, afterUploads); err != nil { // others' notices are answered too
 			return false, err
 		}
 	}

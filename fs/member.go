@@ -246,7 +246,7 @@ func (m *member) isEvicted() bool {
 }
 
 // acknowledge publishes that this client goes by all notices that are there, unless its newest commit says so (R9).
-func (m *member) acknowledge(ctx context.Context) error {
+func (m *member) acknowledge(ctx context.Context, how manner) error {
 	v := m.v
 	m.mu.Lock()
 	present := slices.Clone(m.present)
@@ -257,7 +257,7 @@ func (m *member) acknowledge(ctx context.Context) error {
 	}
 	if !owes(present, last) {
 		if m.holdsLess(last) {
-			return v.commits.publishAll(ctx, nil)
+			return v.commits.publishFor(ctx, how)
 		}
 		return nil
 	}
@@ -269,7 +269,16 @@ func (m *member) acknowledge(ctx context.Context) error {
 	m.mu.Lock()
 	m.acks, m.from = present, n
 	m.mu.Unlock()
-	return v.commits.publishAll(ctx, nil)
+	return v.commits.publishFor(ctx, how)
+}
+
+// publishFor is publishAll, unless uploads are not to be waited for: those that go on are followed by one more.
+func (c *committer) publishFor(ctx context.Context, how manner) error {
+	if how == besideUploads && !c.v.allPublished() {
+		signal(c.publish)
+		return nil
+	}
+	return c.publishAll(ctx, nil)
 }
 
 // owes reports whether some of present is not acknowledged.

@@ -109,6 +109,16 @@ func (r *reducer) follow(ctx context.Context, position history, heads []store.He
 	return out, nil
 }
 
+// stateOf returns the state that follows from a history.
+func (r *reducer) stateOf(ctx context.Context, h history) (volumeState, error) {
+	maximal, err := r.maximal(ctx, h.heads())
+	if err != nil {
+		return volumeState{}, err
+	}
+	state, _, err := r.reduce(ctx, maximal)
+	return state, err
+}
+
 // maximal returns the commits of those heads that none of the others contains, in the order in which they are merged. Those named
 // first are read first: what they contain need not be read, and there may be one for every mount that ever was.
 func (r *reducer) maximal(ctx context.Context, heads []store.Head, first ...store.Head) ([]*store.Commit, error) {

@@ -103,7 +103,7 @@ func (v *Volume) openBase(ctx context.Context) error {
 			return err
 		}
 	}
-	err := v.follower.poll(ctx, false)
+	err := v.follower.poll(ctx, onlyClean)
 	if ok && (errors.Is(err, remote.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)) {
 		v.opt.Logger.Warn("working off line", "err", err)
 		return nil

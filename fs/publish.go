@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/dedupfs/dedupfs/cache"
 	"github.com/dedupfs/dedupfs/store"
@@ -16,6 +17,9 @@ func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) (sta
 	c, err := v.nextCommit(ctx, pub.Root, pub.Snapshots)
 	if err != nil {
 		return stamp{}, err
+	}
+	if seen, merged := v.commits.seen.of(pub.N); merged {
+		c.Seen = withoutPast(v.repo, withoutChain(v.counted(seen), c.Client, c.Incarnation))
 	}
 	last, err := v.member.last(ctx)
 	if err != nil {
@@ -80,4 +84,48 @@ func withoutChain(heads []store.Head, c store.ClientID, i store.Incarnation) []s
 // withoutPast returns the heads that are not past. That everybody goes by that is certain: else one who does not would merge them anew.
 func withoutPast(repo *store.Repository, heads []store.Head) []store.Head {
 	return slices.DeleteFunc(slices.Clone(heads), repo.HasPassed)
+}
+
+// seenOf remembers what local commits have seen that are older than the last merge: one of them may be on its way to the remote,
+// and must not say that it has what was merged meanwhile.
+type seenOf struct {
+	mu   sync.Mutex // guards past
+	past []pastSeen // in the order of the numbers
+}
+
+type pastSeen struct {
+	below uint64 // local commits of lower numbers have seen this
+	seen  []store.Head
+}
+
+// idleSeen is how much is remembered while nothing is on its way: an acknowledgement may be.
+const idleSeen = 8
+
+// before notes that local commit n is the first to have seen more than seen. Idle says that all before it is published.
+func (s *seenOf) before(n uint64, seen []store.Head, idle bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.past = append(s.past, pastSeen{n, seen})
+	if idle && len(s.past) > idleSeen {
+		s.past = s.past[len(s.past)-idleSeen:]
+	}
+}
+
+// of returns what local commit n has seen if that is less than what the newest has.
+func (s *seenOf) of(n uint64) (seen []store.Head, less bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.past {
+		if n < p.below {
+			return p.seen, true
+		}
+	}
+	return nil, false
+}
+
+// published forgets what is not asked for after the publication of local commit n.
+func (s *seenOf) published(n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.past = slices.DeleteFunc(s.past, func(p pastSeen) bool { return p.below <= n })
 }

@@ -74,7 +74,7 @@ func (s *scheduler) tick(ctx context.Context) error {
 		return nil
 	}
 	if !v.follower.alone() {
-		_ = v.follower.poll(ctx, true) // another may have made it; off line there is nobody to ask
+		_ = v.follower.poll(ctx, besideUploads) // another may have made it; off line there is nobody to ask
 	}
 	_, err := v.nameState(ctx, Snapshot{Name: name, Tags: []string{scheduleTag}}, func(all []Snapshot, root store.Ref) error {
 		for i, other := range all {

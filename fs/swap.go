@@ -172,6 +172,8 @@ func (s *swap) run() (bool, error) {
 		v.baseMade = stampOf(s.to.head)
 	}
 	v.base, v.snapMap = v.localTree(s.to.state.root), s.to.state.snaps
+	_, _, _, _, n, _, _ := v.ca.LastCommit()
+	v.commits.seen.before(n, v.ca.State().Seen, s.to.head != nil && v.allPublished())
 	return true, v.noteSeen(s.to.history, s.to.head)
 }
 
@@ -192,7 +194,7 @@ func (s *swap) tableReady() bool {
 // keep makes the state last: another client's as it is, a merged one as a local commit, which has to be published.
 func (s *swap) keep() error {
 	v := s.v
-	if s.to.head != nil && !v.commits.unstable.Load() {
+	if s.to.head != nil && !v.commits.unstable.Load() && v.allPublished() {
 		return v.ca.AdoptBase(s.to.state.root, s.to.state.snaps)
 	}
 	meta, err := s.to.history.marshal()
