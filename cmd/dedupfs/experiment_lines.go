@@ -110,6 +110,7 @@ type uploadOptions struct {
 	sizes     []int
 	parallel  []int
 	each      durationFlag
+	servers   string
 	out       string
 }
 
@@ -118,15 +119,21 @@ func (a *app) experimentUploadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upload",
 		Short: "Measure upload speed by object size, on real servers over lines of three kinds (experiment 2)",
-		Long: "Start servers of each protocol on this machine (rclone's FTP, SFTP, WebDAV and S3), put a line before them that has a speed and a latency, and\n" +
-			"measure how fast objects of each size are put, as a repository puts them. Sizes of which one would take over 20 s are left out.",
-		Example: "  dedupfs experiment upload --protocols webdav,s3 --sizes 4,250,8192 --out results",
-		Args:    cobra.NoArgs,
+		Long: "Start servers of each protocol on this machine, put a line before them that has a speed and a latency, and measure how fast objects of\n" +
+			"each size are put, as a repository puts them. Sizes of which one would take over 20 s are left out.\n\n" +
+			"The servers are rclone's own, or with --servers installed those that people have: vsftpd, OpenSSH's sshd, nginx with its two WebDAV modules, and\n" +
+			"versitygw for S3. They run with configurations, keys and directories of their own, on ports of loopback, and end with the measurement.",
+		Example: "  dedupfs experiment upload --protocols webdav,s3 --sizes 4,250,8192 --out results\n" +
+			"  dedupfs experiment upload --servers installed --protocols ftp,sftp,webdav",
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, p := range o.protocols {
 				if !slices.Contains(upload.Protocols(), p) {
 					return usageError("--protocols: %q is none of %s", p, strings.Join(upload.Protocols(), ", "))
 				}
+			}
+			if o.servers != "rclone" && o.servers != "installed" {
+				return usageError("--servers is rclone or installed, not %q", o.servers)
 			}
 			for _, n := range append(slices.Clone(o.sizes), o.parallel...) {
 				if n < 1 || n > 1<<20 {
@@ -137,6 +144,7 @@ func (a *app) experimentUploadCommand() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&o.servers, "servers", "rclone", "which servers: rclone or installed")
 	f.StringSliceVar(&o.protocols, "protocols", o.protocols, "kinds of server")
 	f.IntSliceVar(&o.sizes, "sizes", o.sizes, "sizes of objects in KB")
 	f.IntSliceVar(&o.parallel, "parallel", o.parallel, "how many objects are put at a time")
@@ -149,6 +157,11 @@ func (a *app) experimentUploadCommand() *cobra.Command {
 const longestObject = 20
 
 func (a *app) experimentUpload(ctx context.Context, o *uploadOptions) error {
+	for _, protocol := range o.protocols {
+		if _, err := upload.Installed(protocol); err != nil && o.servers == "installed" {
+			return err
+		}
+	}
 	dir, err := os.MkdirTemp("", "dedupfs-upload-")
 	if err != nil {
 		return err
@@ -184,7 +197,7 @@ func (a *app) experimentUpload(ctx context.Context, o *uploadOptions) error {
 
 // uploadOver measures all sizes over one line to one server.
 func (a *app) uploadOver(ctx context.Context, protocol string, line experiment.Line, dir string, o *uploadOptions) (list []*upload.Result, err error) {
-	s, err := upload.Start(ctx, protocol, line, dir)
+	s, err := upload.Start(ctx, protocol, line, dir, &upload.Options{Installed: o.servers == "installed"})
 	if err != nil {
 		return nil, err
 	}

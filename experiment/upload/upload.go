@@ -1,6 +1,6 @@
 // Package upload measures how fast objects of different sizes go to real servers over lines of different kinds: experiment 2 of
-// the thesis. The servers are rclone's own, in this process and on loopback; the lines are made by a Proxy before them. What is
-// measured is the product's own way of putting an object.
+// the thesis. The servers are on loopback: rclone's own, in this process, or what is installed, such as vsftpd; the lines are made by a
+// Proxy before them. What is measured is the product's own way of putting an object.
 package upload
 
 import (
@@ -30,6 +30,7 @@ import (
 // Result is how fast objects of one size go.
 type Result struct {
 	Protocol string  `json:"protocol"`
+	Server   string  `json:"server"`
 	Line     string  `json:"line"`
 	Size     int     `json:"size"`     // bytes of an object
 	Parallel int     `json:"parallel"` // objects at a time
@@ -44,92 +45,113 @@ func Protocols() []string { return []string{"ftp", "sftp", "webdav", "s3"} }
 // Sizes are the sizes of objects in KB: those of the thesis, and larger ones.
 func Sizes() []int { return []int{4, 8, 16, 125, 250, 1024, 2048, 4096, 8192, 16384, 32768} }
 
-const user, password = "user", "on loopback"
+const (
+	username, password = "user", "loopback"
+	bucket             = "objects"
+)
+
+func obscured() string { return obscure.MustObscure(password) }
 
 // params are what each server is started with.
 func params(protocol string) rc.Params {
 	in := rc.Params{"type": protocol, "addr": "127.0.0.1:0"}
 	switch protocol {
 	case "s3":
-		in["opt"] = rc.Params{"AuthKey": []string{user + "," + password}}
+		in["opt"] = rc.Params{"AuthKey": []string{username + "," + password}}
 		in["vfs_cache_mode"] = "writes"
 	case "ftp":
 		in["vfs_cache_mode"] = "writes"
 		fallthrough
 	default:
-		in["user"], in["pass"] = user, password
+		in["user"], in["pass"] = username, password
 	}
 	return in
 }
 
-// place returns the address of the server as a place of a repository.
-func place(protocol, addr string) string {
-	host, port, _ := net.SplitHostPort(addr)
-	pass := obscure.MustObscure(password)
+// place returns the place of a repository on a server of rclone's, with a verb for the port.
+func place(protocol string) string {
 	switch protocol {
 	case "webdav":
-		return fmt.Sprintf(":webdav,url='http://%s/',vendor=other,user=%s,pass=%s:objects", addr, user, pass)
+		return fmt.Sprintf(":webdav,url='http://127.0.0.1:%%s/',vendor=other,user=%s,pass=%s:%s", username, obscured(), bucket)
 	case "s3":
-		return fmt.Sprintf(":s3,provider=Rclone,endpoint='http://%s',access_key_id=%s,secret_access_key='%s':objects", addr, user, password)
+		return fmt.Sprintf(":s3,provider=Rclone,endpoint='http://127.0.0.1:%%s',access_key_id=%s,secret_access_key='%s':%s", username, password, bucket)
 	default:
-		return fmt.Sprintf(":%s,host=%s,port=%s,user=%s,pass=%s:objects", protocol, host, port, user, pass)
+		return fmt.Sprintf(":%s,host=127.0.0.1,port=%%s,user=%s,pass=%s:%s", protocol, username, obscured(), bucket)
 	}
 }
 
 // A Server is a server of one protocol behind a line.
 type Server struct {
 	protocol string
+	name     string
 	line     experiment.Line
 	dir      string
-	id       string
+	id       string   // of a server of rclone's that was started
+	process  *process // what serves instead
 	proxy    *Proxy
 	remote   *remote.Remote
 }
 
+// Options are options of Start. Nil is the defaults.
+type Options struct {
+	Installed bool // serve with what is installed on this machine, not with rclone's own server
+}
+
 // Start starts a server that keeps its objects below dir, and connects to it over a line.
-func Start(ctx context.Context, protocol string, line experiment.Line, dir string) (*Server, error) {
+func Start(ctx context.Context, protocol string, line experiment.Line, dir string, o *Options) (*Server, error) {
 	if err := config.SetCacheDir(dir); err != nil {
 		return nil, err
 	}
-	s := &Server{protocol: protocol, line: line, proxy: NewProxy(line, protocol == "ftp")}
+	s := &Server{protocol: protocol, name: "rclone", line: line, proxy: NewProxy(line, protocol == "ftp")}
 	var err error
 	if s.dir, err = os.MkdirTemp(dir, protocol); err != nil {
 		return nil, err
 	}
-	addr, err := s.serve(ctx)
+	serve := s.serve
+	if o != nil && o.Installed {
+		s.name, serve = programs[protocol].command, s.run
+	}
+	addr, at, err := serve(ctx)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s server: %w", protocol, err), s.Close())
+		return nil, errors.Join(fmt.Errorf("start %s: %w", s.name, err), s.Close())
 	}
 	if addr, err = s.proxy.Listen(addr); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if s.remote, err = remote.Open(ctx, place(protocol, addr), &remote.Options{Create: true}); err != nil {
+	_, port, _ := net.SplitHostPort(addr)
+	if s.remote, err = remote.Open(ctx, fmt.Sprintf(at, port), &remote.Options{Create: true}); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-func (s *Server) serve(ctx context.Context) (addr string, err error) {
+// run starts what is installed.
+func (s *Server) run(ctx context.Context) (addr, at string, err error) {
+	s.process, addr, at, err = programs[s.protocol].start(ctx, s.dir)
+	return addr, at, err
+}
+
+// serve starts a server of rclone's.
+func (s *Server) serve(ctx context.Context) (addr, at string, err error) {
 	in := params(s.protocol)
 	in["fs"] = s.dir
 	if s.protocol == "ftp" { // it does not tell which port it got
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		port, err := freePort()
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
-		addr = l.Addr().String()
+		addr = fmt.Sprintf("127.0.0.1:%d", port)
 		in["addr"] = addr
-		l.Close()
 	}
 	out, err := rc.Calls.Get("serve/start").Fn(ctx, in)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	s.id, _ = out["id"].(string)
 	if s.protocol != "ftp" {
 		addr, _ = out["addr"].(string)
 	}
-	return addr, nil
+	return addr, place(s.protocol), nil
 }
 
 // Close ends the server and removes what it has.
@@ -139,6 +161,9 @@ func (s *Server) Close() error {
 		_, err = rc.Calls.Get("serve/stop").Fn(context.Background(), rc.Params{"id": s.id})
 	}
 	s.proxy.Close()
+	if s.process != nil {
+		err = errors.Join(err, s.process.stop())
+	}
 	return errors.Join(err, os.RemoveAll(s.dir))
 }
 
@@ -147,7 +172,7 @@ func (s *Server) Measure(ctx context.Context, size, parallel int, d time.Duratio
 	if err := s.warm(ctx, parallel); err != nil {
 		return nil, err
 	}
-	r := &Result{Protocol: s.protocol, Line: s.line.Name, Size: size, Parallel: parallel}
+	r := &Result{Protocol: s.protocol, Server: s.name, Line: s.line.Name, Size: size, Parallel: parallel}
 	var objects atomic.Int64
 	var mu sync.Mutex // guards failed
 	var failed error

@@ -3,6 +3,8 @@ package upload
 import (
 	"io"
 	"net"
+	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,7 +59,7 @@ func TestUpload(t *testing.T) {
 	line := experiment.Line{Name: "test", Up: 4 << 20, Down: 4 << 20, Latency: 4 * time.Millisecond}
 	for _, protocol := range Protocols() {
 		t.Run(protocol, func(t *testing.T) {
-			s, err := Start(t.Context(), protocol, line, t.TempDir())
+			s, err := Start(t.Context(), protocol, line, t.TempDir(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,6 +72,42 @@ func TestUpload(t *testing.T) {
 			}
 			if err := s.Close(); err != nil {
 				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestInstalled puts objects on servers that are installed.
+func TestInstalled(t *testing.T) {
+	line := experiment.Line{Name: "test", Up: 4 << 20, Down: 4 << 20, Latency: 4 * time.Millisecond}
+	for _, protocol := range Protocols() {
+		t.Run(protocol, func(t *testing.T) {
+			name, err := Installed(protocol)
+			if err != nil {
+				t.Skip(err)
+			}
+			dir := t.TempDir()
+			s, err := Start(t.Context(), protocol, line, dir, &Options{Installed: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := s.Measure(t.Context(), 100<<10, 2, 50*time.Millisecond)
+			if err != nil {
+				t.Error(err)
+			} else if r.Objects < 2 || r.Server != name || r.Rate > 1.1*float64(line.Up) {
+				t.Errorf("%d objects at %.0f bytes/s on %s over a line of %d", r.Objects, r.Rate, r.Server, line.Up)
+			}
+			process := s.process
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-process.ended:
+			default:
+				t.Error("the server is still there")
+			}
+			if left, err := os.ReadDir(dir); err != nil || slices.ContainsFunc(left, func(e os.DirEntry) bool { return e.Name() != "vfs" && e.Name() != "vfsMeta" }) {
+				t.Errorf("%v, %v are left", left, err)
 			}
 		})
 	}
