@@ -65,6 +65,11 @@ bench-go: ## the benchmarks of all packages
 bench-store: ## what all versions of the data sets in DATA take on the remote
 	bench/store/run $(DATA)
 
+.PHONY: bench-limit
+bench-limit: ## what a mount uses of the processor under limits (Linux); LIMIT are flags and data
+	$(GO) build $(SLIM) -o $(BIN)/dedupfs-slim ./cmd/dedupfs
+	$(GO) run ./bench/limit -dedupfs $(BIN)/dedupfs-slim $(LIMIT)
+
 .PHONY: fmt
 fmt: ## format the source
 	gofmt -w $$(git ls-files '*.go')
