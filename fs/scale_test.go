@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -261,12 +263,24 @@ func TestNewMachineFarAway(t *testing.T) {
 	}
 }
 
+var mountSizes = flag.String("sizes", "", "sizes of repositories for TestMountBySize, as in \"10000,10000 1000000,10000\": chunks and files")
+
 // TestMountBySize prints how long mounting takes, and what memory, by the size of the repository: it should not depend on it.
 func TestMountBySize(t *testing.T) {
 	type size struct{ chunks, files int }
 	sizes := []size{{10_000, 1000}, {100_000, 10_000}}
 	if os.Getenv("DEDUPFS_LONG") != "" {
 		sizes = []size{{10_000, 10_000}, {1_000_000, 10_000}, {10_000_000, 10_000}, {100_000_000, 10_000}, {10_000, 1_000_000}, {10_000, 10_000_000}}
+	}
+	if *mountSizes != "" {
+		sizes = nil
+		for _, f := range strings.Fields(*mountSizes) {
+			var s size
+			if _, err := fmt.Sscanf(f, "%d,%d", &s.chunks, &s.files); err != nil {
+				t.Fatal(err)
+			}
+			sizes = append(sizes, s)
+		}
 	}
 	var gets []int64
 	for _, s := range sizes {
