@@ -249,7 +249,7 @@ func TestMountsLeaveNothing(t *testing.T) {
 	if got := string(e.read("kept")); got != "kept" {
 		t.Errorf("kept = %q", got)
 	}
-// oldKeys returns how many multichunks are not sealed under the newest key.
+	// oldKeys returns how many multichunks are not sealed under the newest key.
 }
 
 func (e *env) oldKeys() (n int) {

@@ -192,6 +192,14 @@ func (c *keyChange) load(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	// Its own slot may be gone while a keyring is still sealed to it.
+	own, err := c.isThere(ctx, c.r.identity.Slot().ID)
+	if err == nil && !own {
+		err = fmt.Errorf("%w: the key slot that this repository was opened with has been removed", ErrPassword)
+	}
+	if err != nil {
+		return err
+	}
 	c.keys, c.removed = keys, roster.Removed
 	for _, s := range roster.Slots {
 		there, err := c.isThere(ctx, s.ID)
@@ -306,15 +314,46 @@ func (c *keyChange) deleteSlot(ctx context.Context, id seal.ID) error {
 	return fmt.Errorf("delete %s: %w; the old password still opens the repository", name, err)
 }
 
-// deleteKeyrings deletes the keyrings that went into the new one. Those that stay, because deleting is refused or was
-// never reached, are united with it.
+// deleteKeyrings deletes the keyrings that an earlier change has taken the place of. Those that went into the new one stay until the
+// next change: listings may show that late, and nobody can do without any. Whatever stays is united with it.
 func (c *keyChange) deleteKeyrings(ctx context.Context) {
+	open := make(map[seal.ID]openKeyring)
 	for id, wire := range c.objects.keyrings {
-		if _, _, err := c.r.identity.OpenKeyring(id, wire); err != nil {
-			continue
-		}
-		if c.r.st.Delete(ctx, objectName(keyringDir, id)) == nil {
-			delete(c.objects.keyrings, id)
+		if keys, roster, err := c.r.identity.OpenKeyring(id, wire); err == nil {
+			open[id] = openKeyring{keys, roster}
 		}
 	}
+	for id, k := range open {
+		for other, o := range open {
+			if other == id || !k.within(o) || o.within(k) {
+				continue
+			}
+			if c.r.st.Delete(ctx, objectName(keyringDir, id)) == nil {
+				delete(c.objects.keyrings, id)
+			}
+			break
+		}
+	}
+}
+
+// openKeyring is what one keyring holds.
+type openKeyring struct {
+	keys   *seal.Keyring
+	roster seal.Roster
+}
+
+// within reports whether o has all keys of k, and knows all of its slots and removals.
+func (k openKeyring) within(o openKeyring) bool {
+	mine, _ := o.keys.Union(k.keys).Epochs()
+	theirs, _ := o.keys.Epochs()
+	if mine != theirs {
+		return false
+	}
+	for _, s := range k.roster.Slots {
+		listed := func(l seal.Listed) bool { return l.ID == s.ID }
+		if !slices.ContainsFunc(o.roster.Slots, listed) && !slices.Contains(o.roster.Removed, s.ID) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(k.roster.Removed, func(id seal.ID) bool { return !slices.Contains(o.roster.Removed, id) })
 }
