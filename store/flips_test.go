@@ -33,6 +33,15 @@ func (s *sample) openAny(name string, wire []byte) error {
 	case noticesDir:
 		_, err := s.r.openNotice(name, wire)
 		return err
+	case hooksDir:
+		_, err := s.r.openHookList(name, wire)
+		return err
+	case movedDir:
+		_, err := s.r.openMove(name, wire)
+		return err
+	case settingsDir:
+		_, err := s.r.openSetting(name, wire)
+		return err
 	case parityDir:
 		n, _ := parseParityName(name)
 		p, err := parseParity(n, wire)
@@ -54,6 +63,9 @@ func TestDamageAny(t *testing.T) {
 	s := newSample(t, rng)
 	s.r.keys.reload = nil // what names another epoch is not looked for
 	s.must(t, s.r.putNotice(t.Context(), &Notice{ID: NoticeID{1}, Condemned: []Name{newName()}}))
+	s.must(t, s.r.putMove(t.Context(), &move{to: newName(), from: []Name{newName()}}), s.r.SetParity(t.Context(), 50))
+	_, err := s.r.putSealed(t.Context(), seal.KindHooks, hookListName(hookListID{1}), appendHookList(nil, &hookList{}))
+	s.must(t, err)
 	n, _ := parseObjectName(s.owner[s.chunks[0]][0])
 	wire, _ := s.st.Object(ObjectName(n))
 	s.must(t, s.r.putParity(t.Context(), n, wire, 50))
@@ -68,7 +80,7 @@ func TestDamageAny(t *testing.T) {
 	}
 	nodes := s.owner[s.last.Root.ID][0]
 	kinds["nodes"] = nodes
-	if len(kinds) != 9 {
+	if len(kinds) != 12 {
 		t.Fatalf("%d kinds: %v", len(kinds), kinds)
 	}
 	flips := 600 // of each kind

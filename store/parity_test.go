@@ -276,3 +276,13 @@ func FuzzSetting(f *testing.F) {
 		}
 	})
 }
+
+func FuzzMove(f *testing.F) {
+	f.Add(appendMove(nil, &move{to: Name{1}, from: []Name{{2}, {3}}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parseMove(b)
+		if err == nil && len(m.from)*len(Name{}) > len(b) {
+			t.Errorf("%d names out of %d bytes", len(m.from), len(b))
+		}
+	})
+}
