@@ -27,6 +27,7 @@ type CollectOptions struct {
 	Progress func(done, total int64, stage string)
 
 	worthTelling int // so many old commits and registrations are worth a notice of their own; default 16
+	idsRoom      int // fingerprints of what was reached that are kept in memory; default idsHeld
 	worthUniting int // so many moves are worth to be united; default 4
 	rules        collectRules
 }
@@ -106,6 +107,7 @@ func (c *Collector) PlanRegroup(ctx context.Context, o *RegroupOptions) (*Condem
 	if err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
+	defer p.m.close()
 	p.found.Behind = p.s.needsCall(p.m)
 	if _, p.found.Old, err = c.r.passing(ctx, p.s); err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
@@ -137,6 +139,7 @@ func (c *Collector) CondemnAndRegroup(ctx context.Context, o *RegroupOptions, ev
 	if err != nil {
 		return nil, fmt.Errorf("collect garbage: %w", err)
 	}
+	defer p.m.close()
 	found := p.found
 	if err := c.tooMuch(found); err != nil {
 		return found, err
@@ -228,7 +231,7 @@ func (s *survey) needsCall(m *marks) bool {
 func (c *Collector) survey(ctx context.Context) (*survey, error) {
 	s, err := c.r.survey(ctx)
 	if err == nil {
-		s.rules = c.o.rules
+		s.rules, s.idsRoom = c.o.rules, c.o.idsRoom
 	}
 	return s, err
 }
@@ -248,6 +251,7 @@ func (c *Collector) plan(ctx context.Context, tables bool) (*plan, error) {
 	}
 	m, err := c.r.mark(ctx, s)
 	if err != nil && !c.o.rules.ignoreErrors {
+		m.close()
 		return nil, err
 	}
 	found := &Condemnation{}
@@ -281,6 +285,7 @@ func (c *Collector) plan(ctx context.Context, tables bool) (*plan, error) {
 		return nil
 	})
 	if err != nil {
+		m.close()
 		return nil, err
 	}
 	slices.SortFunc(found.Garbage, compareNames)
@@ -522,6 +527,7 @@ func (c *Collector) victims(ctx context.Context, s *survey, d *Deletion) (*victi
 		return all, nil
 	}
 	m, err := c.r.mark(ctx, s)
+	defer m.close()
 	if err != nil && !c.o.rules.ignoreErrors {
 		return nil, err
 	}

@@ -21,7 +21,8 @@ type survey struct {
 	past  *seenPast
 	ended map[Incarnation]bool // by a notice that is there, or past: as if they had never been
 
-	rules collectRules
+	idsRoom int // see CollectOptions
+	rules   collectRules
 }
 
 // condemns reports whether a notice condemns n.

@@ -33,10 +33,11 @@ type marks struct {
 
 // mark walks from every state that s says is kept, and from what clients hold open. Any error means that what is needed is not known.
 //
-// Memory: about sixty bytes for every node, nine for every chunk that is reached, and a few groups.
+// Memory: about sixty bytes for every node, what idRuns takes for chunks, and a few groups.
 func (r *Repository) mark(ctx context.Context, s *survey) (*marks, error) {
 	m := &marks{r: r, states: map[[2]ID]bool{}, nodes: map[ID]bool{}, hinted: map[Name]int{}, groups: map[Hint]*Group{},
 		condemned: s.condemns, tables: map[Name]map[ID]Hint{}}
+	m.live.room = s.idsRoom
 	if _, err := r.ReadMoves(ctx); err != nil {
 		return m, fmt.Errorf("mark what is needed: %w", err)
 	}
@@ -58,8 +59,14 @@ func (r *Repository) mark(ctx context.Context, s *survey) (*marks, error) {
 			return m, fmt.Errorf("mark what is held open: %w", err)
 		}
 	}
+	if m.live.settle(); m.live.err != nil {
+		return m, fmt.Errorf("keep what was reached: %w", m.live.err)
+	}
 	return m, nil
 }
+
+// close lets go of what marking keeps on the disk.
+func (m *marks) close() { m.live.close() }
 
 // walk marks all that can be reached from refs.
 func (m *marks) walk(ctx context.Context, refs ...Ref) error {
@@ -203,6 +210,9 @@ func (m *marks) lacking(ctx context.Context, n Name, table []TableEntry) ([]Tabl
 			live = append(live, e)
 		}
 	}
+	if m.live.err != nil {
+		return nil, fmt.Errorf("look up what was reached: %w", m.live.err)
+	}
 	for _, to := range m.r.MovedTo(n) {
 		if len(live) == 0 {
 			break
@@ -217,55 +227,4 @@ func (m *marks) lacking(ctx context.Context, n Name, table []TableEntry) ([]Tabl
 		live = slices.DeleteFunc(live, func(e TableEntry) bool { _, ok := there[e.ID]; return ok })
 	}
 	return live, nil
-}
-
-// idRuns is a set of ids by their fingerprints, so that it may seem to have what it has not, and never the other way round. It keeps
-// sorted runs, one for each first byte, and merges into them what has been added since.
-type idRuns struct {
-	runs [256]idRun
-}
-
-type idRun struct {
-	sorted []fingerprint
-	added  []fingerprint // in any order
-}
-
-// addedRoom is how many fingerprints wait to be merged into a run.
-const addedRoom = 4096
-
-func (s *idRuns) add(id ID) {
-	r := &s.runs[id[0]]
-	r.added = append(r.added, fingerprintOf(id))
-	if len(r.added) >= max(addedRoom, len(r.sorted)/16) {
-		r.merge()
-	}
-}
-
-func (s *idRuns) has(id ID) bool {
-	r := &s.runs[id[0]]
-	if len(r.added) > 0 {
-		r.merge()
-	}
-	_, found := slices.BinarySearch(r.sorted, fingerprintOf(id))
-	return found
-}
-
-// merge sorts what was added into the run.
-func (r *idRun) merge() {
-	slices.Sort(r.added)
-	added := slices.Compact(r.added)
-	merged := make([]fingerprint, 0, len(r.sorted)+len(added))
-	for i, j := 0, 0; i < len(r.sorted) || j < len(added); {
-		switch {
-		case j == len(added) || i < len(r.sorted) && r.sorted[i] < added[j]:
-			merged = append(merged, r.sorted[i])
-			i++
-		case i == len(r.sorted) || added[j] < r.sorted[i]:
-			merged = append(merged, added[j])
-			j++
-		default:
-			j++ // it stands in both
-		}
-	}
-	r.sorted, r.added = merged, r.added[:0]
 }

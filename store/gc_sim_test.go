@@ -252,6 +252,7 @@ type simWorld struct {
 	rig    *simRig
 	remote simRemote
 	calm   bool // nothing fails any more
+	small  bool // what marking reaches does not fit into memory
 	faults simFaults
 	rules  collectRules
 
@@ -329,6 +330,7 @@ func newSimWorld(rig *simRig, seed uint64, rules collectRules, faults simFaults)
 		ctx: context.Background(), rng: rand.New(rand.NewPCG(seed, 10)), rig: rig, rules: rules, faults: faults,
 		trees: map[simTree]map[simNeed]bool{}, commits: map[Head]*simCommit{}, contents: map[Name][]ID{}, newest: map[chain]Head{}, evicted: map[chain]Head{},
 	}
+	w.small = seed%16 == 3
 	rig.forget()
 	w.remote.now = 10 * simSettle
 	w.remote.gone = w.gone
@@ -603,6 +605,9 @@ func (sc *simCollector) restart() {
 		Running: func() time.Duration { return sc.w.remote.now },
 		rules:   sc.w.rules,
 	})
+	if sc.w.small {
+		sc.c.o.idsRoom = 4
+	}
 	sc.c.packed = func(s *Sealed) {
 		sc.w.packed(s)
 		sc.w.moved = append(sc.w.moved, s.Name)

@@ -129,6 +129,12 @@ func (a *app) tellCollected(c *fs.Collected) {
 	if r := c.Regrouped; r.Old > 0 && !c.DryRun {
 		out("%s were sealed under older keys; run `dedupfs gc --reseal` until none is", count(r.Old, "multichunk"))
 	}
+	if c.DryRun && c.Old > 0 {
+		out("%d old commits and registrations are not needed any more", c.Old)
+	}
+	if n := c.Commits + c.Moves; n > 0 {
+		out("deleted %d small objects that nobody needs to know of any more", n)
+	}
 	if c.Behind {
 		out("more may go when all machines have seen the newest state, which the first run asks them for")
 	}
