@@ -105,3 +105,20 @@ func TestReadChunksFails(t *testing.T) {
 		t.Errorf("ReadChunks of a chunk that should be longer: %v, want an error", err)
 	}
 }
+
+// TestReadChunksBesideDropped reads chunks that are only in the log, together with others whose places there are gone.
+func TestReadChunksBesideDropped(t *testing.T) {
+	f := newFixture(t)
+	f.open()
+	old := f.addRandom(200, 9000)
+	f.commit(old, "one")
+	f.publish()
+	f.c.EvictAllForTest()
+	fresh := f.addRandom(20, 9000)
+	f.c.DropMemoryForTest()
+	var mixed []chunk
+	for i, ck := range fresh {
+		mixed = append(mixed, old[i], ck)
+	}
+	f.checkBulk(f.c, mixed)
+}

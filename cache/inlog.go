@@ -87,9 +87,9 @@ type logReader struct {
 	blocks []blockRead
 
 	// What is read next: parts from at up to end.
-	parts   [][]byte
-	at, end Pos
-	first   int // in blocks, of those that parts are for
+	parts       [][]byte
+	at, end     Pos
+	first, last int // in blocks, of those that parts are for
 }
 
 // blockRead is a run of whole blocks of one chunk.
@@ -145,7 +145,7 @@ func (r *logReader) read() (failed []*Want) {
 	for i := range r.blocks {
 		r.blocks[i].pieces(func(at Pos, b []byte) { r.put(i, at, b, gap) })
 	}
-	r.flush(len(r.blocks))
+	r.flush()
 	for i := range r.blocks {
 		b := &r.blocks[i]
 		if !b.failed && b.intact() {
@@ -161,7 +161,7 @@ func (r *logReader) read() (failed []*Want) {
 func (r *logReader) put(i int, at Pos, b []byte, gap *[maxRunGap]byte) {
 	near := at >= r.end && at-r.end <= maxRunGap && at.segment() == r.at.segment()
 	if len(r.parts) > 0 && (!near || len(r.parts) >= maxRun) {
-		r.flush(i)
+		r.flush()
 	}
 	if len(r.parts) == 0 {
 		r.at, r.end, r.first = at, at, i
@@ -170,13 +170,13 @@ func (r *logReader) put(i int, at Pos, b []byte, gap *[maxRunGap]byte) {
 		r.parts = append(r.parts, gap[:skip])
 	}
 	r.parts = append(r.parts, b)
-	r.end = at + Pos(len(b))
+	r.end, r.last = at+Pos(len(b)), i
 }
 
-// flush reads what was put, which is of blocks up to and with the one before next, or a part of that.
-func (r *logReader) flush(next int) {
+// flush reads what was put.
+func (r *logReader) flush() {
 	if len(r.parts) > 0 && r.log.readVec(r.at, r.parts) != nil {
-		for i := r.first; i <= next && i < len(r.blocks); i++ {
+		for i := r.first; i <= r.last; i++ {
 			r.blocks[i].failed = true
 		}
 	}
