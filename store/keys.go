@@ -187,7 +187,7 @@ func (c *keyChange) load(ctx context.Context) (err error) {
 	}
 	keys, roster, err := c.objects.unite(c.r.identity)
 	if errors.Is(err, seal.ErrNotListed) {
-		return fmt.Errorf("%w: the key slot that this repository was opened with has been removed", ErrPassword)
+		return errNoKeyring
 	}
 	if err != nil {
 		return err
@@ -294,7 +294,7 @@ func (c *keyChange) apply(ctx context.Context, add *seal.Listed, wire []byte, re
 			return err
 		}
 	}
-	c.deleteKeyrings(ctx)
+	c.deleteKeyrings(ctx, remove != nil)
 	c.objects.keyrings[id] = keyring
 	return nil
 }
@@ -314,9 +314,10 @@ func (c *keyChange) deleteSlot(ctx context.Context, id seal.ID) error {
 	return fmt.Errorf("delete %s: %w; the old password still opens the repository", name, err)
 }
 
-// deleteKeyrings deletes the keyrings that an earlier change has taken the place of. Those that went into the new one stay until the
-// next change: listings may show that late, and nobody can do without any. Whatever stays is united with it.
-func (c *keyChange) deleteKeyrings(ctx context.Context) {
+// deleteKeyrings deletes all keyrings that went into the new one, or only those that an earlier change has taken the place of. When a
+// slot was removed all must go: they are sealed to it. Otherwise those from before stay until the next change, for listings may show
+// the new one late. Whatever stays is united with it.
+func (c *keyChange) deleteKeyrings(ctx context.Context, all bool) {
 	open := make(map[seal.ID]openKeyring)
 	for id, wire := range c.objects.keyrings {
 		if keys, roster, err := c.r.identity.OpenKeyring(id, wire); err == nil {
@@ -324,14 +325,12 @@ func (c *keyChange) deleteKeyrings(ctx context.Context) {
 		}
 	}
 	for id, k := range open {
+		replaced := all
 		for other, o := range open {
-			if other == id || !k.within(o) || o.within(k) {
-				continue
-			}
-			if c.r.st.Delete(ctx, objectName(keyringDir, id)) == nil {
-				delete(c.objects.keyrings, id)
-			}
-			break
+			replaced = replaced || other != id && k.within(o) && !o.within(k)
+		}
+		if replaced && c.r.st.Delete(ctx, objectName(keyringDir, id)) == nil {
+			delete(c.objects.keyrings, id)
 		}
 	}
 }

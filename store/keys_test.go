@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/remote/remotetest"
@@ -16,7 +18,7 @@ import (
 // opens reports whether a secret opens the repository on st; any error but ErrPassword fails the test.
 func opens(t *testing.T, st remote.Storage, secret string) bool {
 	t.Helper()
-	_, err := Open(t.Context(), st, []byte(secret), nil)
+	_, err := Open(t.Context(), st, []byte(secret), &OpenOptions{Patience: time.Nanosecond})
 	if err != nil && !errors.Is(err, ErrPassword) {
 		t.Errorf("open with %q: %v", secret, err)
 	}
@@ -60,6 +62,9 @@ func TestSlots(t *testing.T) {
 	}
 	if err := r.RemoveSlot(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
+	}
+	if n := len(st.InDir(keyringDir)); n != 1 {
+		t.Errorf("%d keyrings, want none that is sealed to the removed slot", n)
 	}
 	if opens(t, st, "second") {
 		t.Error("a removed password opens")
@@ -211,21 +216,12 @@ func TestKeysAtTheSameTime(t *testing.T) {
 	if names := slotNames(t, openOn(t, mem)); len(names) != 3 || slices.Contains(names, recoveryName) {
 		t.Errorf("slots %q", names)
 	}
-	// The next change unites the keyrings, and the one after that deletes them.
+	// The next change unites the keyrings.
 	if err := a.RemoveSlot(t.Context(), "of b"); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(mem.InDir(keyringDir)); n > 3 {
-		t.Errorf("%d keyrings, want the new one and those of both before", n)
-	}
-	if err := a.RemoveSlot(t.Context(), "of a"); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(mem.InDir(keyringDir)); n != 2 {
-		t.Errorf("%d keyrings, want the new one and the one before", n)
-	}
-	if _, err := a.AddSlot(t.Context(), "of a", []byte("of a"), cheapKDF); err != nil {
-		t.Fatal(err)
+	if n := len(mem.InDir(keyringDir)); n != 1 {
+		t.Errorf("%d keyrings, want 1", n)
 	}
 	if !opens(t, mem, "of a") || opens(t, mem, "of b") {
 		t.Error("wrong slots are left")
@@ -312,9 +308,10 @@ func checkKeysAfter(t *testing.T, name, what string, mem *remotetest.Mem, done b
 	if done {
 		return
 	}
-	r, err := Open(t.Context(), mem, []byte("laptop"), nil)
+	o := &OpenOptions{Patience: time.Nanosecond}
+	r, err := Open(t.Context(), mem, []byte("laptop"), o)
 	if what == "change" || what == "remove" {
-		r, err = Open(t.Context(), mem, password, nil)
+		r, err = Open(t.Context(), mem, password, o)
 	}
 	if errors.Is(err, ErrPassword) {
 		return // all but the last step had been made
@@ -362,6 +359,9 @@ func TestSlotReplayed(t *testing.T) {
 	old.Restore(before)
 	slot, _ := old.Object(keysDir + "/" + s.ID)
 	st.SetObject(keysDir+"/"+s.ID, slot)
+	if opens(t, st, "stolen") {
+		t.Error("a removed slot opens the present keyring")
+	}
 	for _, name := range old.InDir(keyringDir) {
 		keyring, _ := old.Object(name)
 		st.SetObject(name, keyring)
@@ -401,26 +401,33 @@ func TestTooManySlots(t *testing.T) {
 }
 
 // TestKeyringStale opens the repository with listings that do not show the newest keyring yet, after each change: who had a password
-// before and after can always open it, and old keyrings do not pile up.
+// before and after can open it at once, but after a slot was removed, when the old keyring must go. Old ones do not pile up.
 func TestKeyringStale(t *testing.T) {
 	r, st, _ := initMem(t)
 	if _, err := r.AddSlot(t.Context(), "friend", []byte("friend"), cheapKDF); err != nil {
 		t.Fatal(err)
 	}
-	for i, change := range []func() error{
-		func() error { _, err := r.AddSlot(t.Context(), "other", []byte("other"), cheapKDF); return err },
-		func() error { return r.RemoveSlot(t.Context(), "other") },
-		func() error { return r.ChangePassword(t.Context(), []byte("new")) },
-		func() error { return r.RotateKey(t.Context()) },
-		func() error { _, err := r.AddSlot(t.Context(), "more", []byte("more"), cheapKDF); return err },
-		func() error { return r.RemoveSlot(t.Context(), "more") },
+	remove := func(name string) func() error { return func() error { return r.RemoveSlot(t.Context(), name) } }
+	add := func(name string) func() error {
+		return func() error { _, err := r.AddSlot(t.Context(), name, []byte(name), cheapKDF); return err }
+	}
+	for i, step := range []struct {
+		change func() error
+		opens  bool // at once
+	}{
+		{add("other"), true},
+		{remove("other"), false},
+		{func() error { return r.ChangePassword(t.Context(), []byte("new")) }, false},
+		{func() error { return r.RotateKey(t.Context()) }, true},
+		{add("more"), true},
+		{remove("more"), false},
 	} {
 		late := lateKeyrings{st, st.InDir(keyringDir)}
-		if err := change(); err != nil {
+		if err := step.change(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(t.Context(), late, []byte("friend"), nil); err != nil {
-			t.Errorf("change %d, with a listing from before: %v", i, err)
+		if opens(t, late, "friend") != step.opens {
+			t.Errorf("change %d, with a listing from before: it opens: %v, want %v", i, !step.opens, step.opens)
 		}
 		if n := len(st.InDir(keyringDir)); n > 3 {
 			t.Errorf("change %d: %d keyrings", i, n)
@@ -429,4 +436,31 @@ func TestKeyringStale(t *testing.T) {
 	if opens(t, st, "other") || opens(t, st, "more") || opens(t, st, string(password)) || !opens(t, st, "new") {
 		t.Error("other passwords open than should")
 	}
+}
+
+// TestKeyringPatience opens with a listing that shows the keyring at a second look.
+func TestKeyringPatience(t *testing.T) {
+	_, st, _ := initMem(t)
+	var looks atomic.Int32
+	late := listing{st, func(dir string) bool { return dir != keyringDir || looks.Add(1) > 1 }}
+	if _, err := Open(t.Context(), late, password, &OpenOptions{Patience: 10 * time.Millisecond}); err != nil {
+		t.Errorf("Open = %v, want it to look again", err)
+	}
+	never := listing{st, func(dir string) bool { return dir != keyringDir }}
+	if _, err := Open(t.Context(), never, password, &OpenOptions{Patience: time.Nanosecond}); !errors.Is(err, errNoKeyring) || !errors.Is(err, ErrPassword) {
+		t.Errorf("Open without keyrings = %v, want errNoKeyring", err)
+	}
+}
+
+// listing is a storage that shows only some directories.
+type listing struct {
+	remote.Storage
+	shown func(dir string) bool
+}
+
+func (l listing) List(ctx context.Context, dir string, fn func(remote.Entry) error) error {
+	if !l.shown(dir) {
+		return nil
+	}
+	return l.Storage.List(ctx, dir, fn)
 }

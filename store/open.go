@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/store/internal/seal"
@@ -22,6 +23,10 @@ type OpenOptions struct {
 	// password that was good then is good. Default: none.
 	State []byte
 
+	// Patience is for how long Open waits for a keyring, when the password is right and the storage shows none for it. A change of keys
+	// deletes old ones, and a listing may be late with the new one. Default 5 s.
+	Patience time.Duration
+
 	// KeepKeys is called with what ExportState returns when keys have been added, before anything is sealed under them. If it
 	// fails they are not used. Default: nothing.
 	KeepKeys func(state []byte) error
@@ -31,29 +36,71 @@ type OpenOptions struct {
 // opens with password, ErrTwoRepositories, ErrFormat if the repository needs a newer program, ErrCorrupt if an object
 // that it cannot do without is damaged, and errors of st.
 func Open(ctx context.Context, st remote.Storage, password []byte, o *OpenOptions) (*Repository, error) {
-	var (
-		objects *openObjects
-		err     error
-	)
-	if o != nil && o.State != nil {
-		objects, err = parseObjects(o.State)
-	} else {
-		objects, err = fetchObjects(ctx, st)
+	if o == nil {
+		o = new(OpenOptions)
 	}
+	var (
+		settings map[seal.ID][]byte
+		failed   error
+		reading  sync.WaitGroup // beside the rest, for that the storage may be far away
+	)
+	if o.State == nil {
+		reading.Go(func() {
+			settings, failed = fetchSettings(ctx, st, func(seal.ID) bool { return false })
+		})
+	}
+	r, err := openPatiently(ctx, st, password, o)
+	reading.Wait()
+	switch {
+	case err != nil:
+		return nil, err
+	case failed != nil:
+		return nil, fmt.Errorf("open repository %s: %w", r.cfg.Repository, failed)
+	}
+	r.takeSettings(settings)
+	r.keep = o.KeepKeys
+	return r, nil
+}
+
+// openPatiently opens the repository, and looks again for a while if there is no keyring for a slot that password opens.
+func openPatiently(ctx context.Context, st remote.Storage, password []byte, o *OpenOptions) (*Repository, error) {
+	patience := cmp.Or(o.Patience, defaultPatience)
+	begin := time.Now()
+	for {
+		r, err := openOnce(ctx, st, password, o.State)
+		if !errors.Is(err, errNoKeyring) || o.State != nil || time.Since(begin) >= patience {
+			return r, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(min(keyringPause, patience)):
+		}
+	}
+}
+
+const (
+	defaultPatience = 5 * time.Second // see OpenOptions
+	keyringPause    = time.Second     // between two looks
+)
+
+// errNoKeyring says that a password opens its slot, and no keyring is sealed to that.
+var errNoKeyring = fmt.Errorf("%w: its key slot is in no keyring that the storage shows: it was removed, or keys have just been changed; "+
+	"if you did not remove it, wait a minute", ErrPassword)
+
+// openOnce opens the repository with what st shows now, or from state if there is any.
+func openOnce(ctx context.Context, st remote.Storage, password, state []byte) (*Repository, error) {
+	fetch := func() (*openObjects, error) { return parseObjects(state) }
+	if state == nil {
+		fetch = func() (*openObjects, error) { return fetchObjects(ctx, st) }
+	}
+	objects, err := fetch()
 	if err != nil {
 		return nil, fmt.Errorf("open repository: %w", err)
 	}
 	r, err := objects.open(st, password)
 	if err != nil {
 		return nil, fmt.Errorf("open repository %s: %w", objects.id, err)
-	}
-	if o != nil {
-		r.keep = o.KeepKeys
-	}
-	if o == nil || o.State == nil {
-		if err := r.ReadSettings(ctx); err != nil {
-			return nil, fmt.Errorf("open repository %s: %w", objects.id, err)
-		}
 	}
 	return r, nil
 }
@@ -212,6 +259,7 @@ func (o *openObjects) open(st remote.Storage, password []byte) (*Repository, err
 // unlock finds a slot that opens with password and unites the keyrings that are sealed to it.
 func (o *openObjects) unlock(password []byte) (*seal.Identity, *seal.Keyring, error) {
 	slots, damaged := o.parseSlots()
+	wrong := ErrPassword
 	for _, s := range slots {
 		identity, err := seal.OpenSlot(o.id, s.ID, o.slots[s.ID], password)
 		if errors.Is(err, seal.ErrPassword) {
@@ -223,11 +271,14 @@ func (o *openObjects) unlock(password []byte) (*seal.Identity, *seal.Keyring, er
 		}
 		keys, _, err := o.unite(identity)
 		if errors.Is(err, seal.ErrNotListed) {
-			continue // it was removed, or adding it has stopped half-way
+			wrong = errNoKeyring // it was removed, or adding it has stopped half-way, or the listing is late
+			continue
 		}
 		return identity, keys, err
 	}
 	switch {
+	case wrong != ErrPassword:
+		return nil, nil, wrong
 	case len(damaged) > 0:
 		return nil, nil, fmt.Errorf("no intact key slot opens with this password: %w", errors.Join(damaged...))
 	case len(slots) == 0:
@@ -235,7 +286,7 @@ func (o *openObjects) unlock(password []byte) (*seal.Identity, *seal.Keyring, er
 	case seal.CheckRecovery(password) != nil:
 		return nil, nil, fmt.Errorf("%w: this recovery key has a typing mistake", ErrPassword)
 	}
-	return nil, nil, ErrPassword
+	return nil, nil, wrong
 }
 
 // parseSlots returns the slots of this repository in the order in which to try them, those that cost little first.

@@ -80,28 +80,50 @@ func (r *Repository) Parity() int {
 
 // ReadSettings makes known what has been set since it was called last. A setting that is damaged counts for nothing.
 func (r *Repository) ReadSettings(ctx context.Context) error {
-	var fresh [][16]byte
-	_, err := listIDs(ctx, r.st, settingsDir, false, func(id [16]byte, e remote.Entry) {
+	fresh, err := fetchSettings(ctx, r.st, func(id seal.ID) bool {
 		r.settings.mu.Lock()
 		defer r.settings.mu.Unlock()
-		if !r.settings.known[id] && e.Size <= maxSettingWire && len(fresh) < maxSettings {
-			fresh = append(fresh, id)
+		return r.settings.known[id]
+	})
+	if err != nil {
+		return err
+	}
+	r.takeSettings(fresh)
+	return nil
+}
+
+// fetchSettings fetches the settings that are not known.
+func fetchSettings(ctx context.Context, st remote.Storage, known func(seal.ID) bool) (map[seal.ID][]byte, error) {
+	var ids []seal.ID
+	_, err := listIDs(ctx, st, settingsDir, false, func(id [16]byte, e remote.Entry) {
+		if !known(id) && e.Size <= maxSettingWire && len(ids) < maxSettings {
+			ids = append(ids, id)
 		}
 	})
 	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return fmt.Errorf("list %s: %w", settingsDir, err)
+		return nil, fmt.Errorf("list %s: %w", settingsDir, err)
 	}
-	for _, id := range fresh {
-		s, _, err := getSealed(ctx, r.st, objectName(settingsDir, id), r.openSetting)
-		if errors.Is(err, remote.ErrNotExist) || aboutObject(err) {
-			continue
+	fresh := make(map[seal.ID][]byte)
+	for _, id := range ids {
+		wire, err := st.Get(ctx, objectName(settingsDir, id), 0, -1)
+		switch {
+		case errors.Is(err, remote.ErrNotExist): // deleted since it was listed
+		case err != nil:
+			return nil, fmt.Errorf("get %s: %w", objectName(settingsDir, id), err)
+		default:
+			fresh[id] = wire
 		}
-		if err != nil {
-			return err
-		}
-		r.settings.add(id, s)
 	}
-	return nil
+	return fresh, nil
+}
+
+// takeSettings makes settings known, but for those that are damaged.
+func (r *Repository) takeSettings(fresh map[seal.ID][]byte) {
+	for id, wire := range fresh {
+		if s, err := r.openSetting(objectName(settingsDir, id), wire); err == nil {
+			r.settings.add(id, s)
+		}
+	}
 }
 
 func (r *Repository) openSetting(name string, wire []byte) (setting, error) {
