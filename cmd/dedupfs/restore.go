@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dedupfs/dedupfs/fs"
+	"github.com/dedupfs/dedupfs/remote"
 )
 
 // restoreOptions are the flags of restore.
@@ -36,7 +37,9 @@ func (a *app) restoreCommand() *cobra.Command {
 			"as it is now.\n\n" +
 			"Nothing is ever written through a symbolic link, or outside TARGET. What lies in TARGET already and is not in the\n" +
 			"snapshot stays, unless --delete is given. Run again after it was interrupted, it does not copy again what is there\n" +
-			"with the same size and time. What cannot be restored is listed, and the exit code is 3.",
+			"with the same size and time, and goes on in the files that it was in: what is there of them is compared with the\n" +
+			"snapshot, chunk by chunk, and only the rest is fetched. Until a file is complete its name is .dedupfs-restore-...;\n" +
+			"--delete removes those that are no longer wanted. What cannot be restored is listed, and the exit code is 3.",
 		Example: "  dedupfs restore latest:letters ~/letters-of-yesterday\n  dedupfs restore monday /srv/data --delete --dry-run",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -111,7 +114,10 @@ func (a *app) restore(ctx context.Context, v *fs.Volume, p snapshotPath, at fs.A
 	if err == nil {
 		err = r.stopped
 	}
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("run it again to go on from here: %w", ctx.Err())
+	case err != nil:
 		return err
 	}
 	return r.conclude(p, target)
@@ -150,8 +156,20 @@ func (r *restorer) restoreTop(ctx context.Context, p snapshotPath, at fs.Attr, t
 		return err
 	}
 	defer dir.close()
+	if err := r.keepOut(dir, unix.LOCK_SH); err != nil {
+		return err
+	}
 	r.seen(at)
 	return r.leaf(ctx, dir, name, at, p.path)
+}
+
+// keepOut keeps other runs out of the target: two that go on with the same file would mix what they restore. Where the file system has
+// no locks it does nothing.
+func (r *restorer) keepOut(target *targetDir, how int) error {
+	if r.o.dryRun || !errors.Is(unix.Flock(target.fd, how|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		return nil
+	}
+	return fail(exitInUse, "another restore writes to %s; wait until it is done", escape(target.path))
 }
 
 func (r *restorer) restoreTree(ctx context.Context, p snapshotPath, at fs.Attr, target string) error {
@@ -165,6 +183,10 @@ func (r *restorer) restoreTree(ctx context.Context, p snapshotPath, at fs.Attr, 
 			return err
 		}
 		dir.fresh = false
+		if err := r.keepOut(dir, unix.LOCK_EX); err != nil {
+			dir.close()
+			return err
+		}
 	}
 	r.seen(at)
 	done := make(chan struct{})
@@ -328,6 +350,9 @@ func (r *restorer) deleteOthers(j *dirJob, entries []fs.DirEntry) error {
 	wanted := map[string]bool{}
 	for _, e := range entries {
 		wanted[string(e.Name)] = true
+		if e.Type == syscall.S_IFREG { // begun by a run that was interrupted
+			wanted[tempName(string(e.Name))] = true
+		}
 	}
 	names, err := j.dir.list()
 	if err != nil {
@@ -402,21 +427,20 @@ func (r *restorer) leaf(ctx context.Context, dir *targetDir, name string, at fs.
 		r.through(at, !there)
 		return nil
 	}
+	temp := tempName(name)
 	if there {
+		dir.remove(temp)
 		r.through(at, false)
 		return r.attributes(ctx, dir, name, at)
 	}
-	temp := tempName(name)
-	if !dir.fresh {
-		dir.remove(temp)
-	}
-	inPlace := false
+	keep := false
 	defer func() {
-		if !inPlace {
+		if !keep {
 			dir.remove(temp)
 		}
 	}()
 	if err := r.make(ctx, dir, temp, at); err != nil {
+		keep = ctx.Err() != nil || errors.Is(err, remote.ErrUnreachable)
 		return err
 	}
 	if r.o.verify {
@@ -434,7 +458,7 @@ func (r *restorer) leaf(ctx context.Context, dir *targetDir, name string, at fs.
 	if err := dir.rename(temp, name); err != nil {
 		return errors.Join(err, attrErr)
 	}
-	inPlace = true
+	keep = true
 	r.through(at, true)
 	return attrErr
 }
@@ -477,23 +501,25 @@ const verifyBuffer = 1 << 20 // bytes
 
 // make makes the entry without its attributes.
 func (r *restorer) make(ctx context.Context, dir *targetDir, name string, at fs.Attr) error {
-	switch at.Mode & syscall.S_IFMT {
-	case syscall.S_IFREG:
+	if at.Mode&syscall.S_IFMT == syscall.S_IFREG {
 		return r.content(ctx, dir, name, at)
-	case syscall.S_IFLNK:
-		target, err := r.v.Readlink(ctx, at.Ino)
-		if err != nil {
-			return err
-		}
-		return dir.symlink(string(target), name)
-	default:
+	}
+	if !dir.fresh {
+		dir.remove(name)
+	}
+	if at.Mode&syscall.S_IFMT != syscall.S_IFLNK {
 		return dir.mknod(name, at)
 	}
+	target, err := r.v.Readlink(ctx, at.Ino)
+	if err != nil {
+		return err
+	}
+	return dir.symlink(string(target), name)
 }
 
-// content copies the bytes of a file, and leaves out its holes.
+// content copies the bytes of a file, and leaves out its holes. It goes on with what an earlier run has left of the same name.
 func (r *restorer) content(ctx context.Context, dir *targetDir, name string, at fs.Attr) error {
-	out, err := dir.create(name)
+	out, begun, err := dir.begin(name)
 	if err != nil {
 		return err
 	}
@@ -503,20 +529,47 @@ func (r *restorer) content(ctx context.Context, dir *targetDir, name string, at 
 		return err
 	}
 	defer in.Close()
-	if err := out.Truncate(int64(at.Size)); err != nil {
-		return err
-	}
 	buf := make([]byte, min(1<<20, int64(at.Size)))
 	for off := int64(0); ; {
 		start, end, err := in.nextData(off)
-		if err != nil || start == end {
+		if err != nil {
 			return err
 		}
-		if err := r.copyRange(out, in, start, end, buf); err != nil {
+		last := start == end
+		if last {
+			start = int64(at.Size)
+		}
+		if begun {
+			if err := clearRange(out, off, start); err != nil {
+				return err
+			}
+		}
+		if last { // the size comes last, so that what was left of an earlier run ends where that was interrupted
+			return out.Truncate(int64(at.Size))
+		}
+		if err := r.copyData(out, in, start, end, buf, begun); err != nil {
 			return err
 		}
 		off = end
 	}
+}
+
+// copyData copies a range without holes, or of a file that was begun before what it does not have.
+func (r *restorer) copyData(out *os.File, in *file, off, end int64, buf []byte, begun bool) error {
+	if !begun {
+		return r.copyRange(out, in, off, end, buf)
+	}
+	for off < end {
+		from, to, err := in.h.Missing(in.ctx, out, off, end)
+		if err != nil {
+			return err
+		}
+		if err := r.copyRange(out, in, from, to, buf); err != nil {
+			return err
+		}
+		off = to
+	}
+	return nil
 }
 
 // nextData returns the next range with data from off on; an empty one at the end.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,9 @@ func syncMount(string) error { return unix.Sync() }
 
 // dup2 makes newfd a copy of oldfd.
 func dup2(oldfd, newfd int) error { return unix.Dup2(oldfd, newfd) }
+
+// punch makes zeros of [off, end): holes can be made of whole blocks only.
+func punch(f *os.File, off, end int64) error { return writeZeros(f, off, end) }
 
 func mtimeOf(st *unix.Stat_t) unix.Timespec { return st.Mtim }
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,6 +21,15 @@ func syncMount(dir string) error {
 
 // dup2 makes newfd a copy of oldfd.
 func dup2(oldfd, newfd int) error { return unix.Dup3(oldfd, newfd, 0) }
+
+// punch makes a hole of [off, end), or zeros where the file system has no holes.
+func punch(f *os.File, off, end int64) error {
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, end-off)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return writeZeros(f, off, end)
+	}
+	return err
+}
 
 func mtimeOf(st *unix.Stat_t) unix.Timespec { return st.Mtim }
 

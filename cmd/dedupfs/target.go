@@ -157,12 +157,86 @@ func tempName(name string) string {
 	return fmt.Sprintf(".dedupfs-restore-%x", sha256.Sum256([]byte(name)))[:48]
 }
 
-func (d *targetDir) create(name string) (*os.File, error) {
-	fd, err := unix.Openat(d.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("create: %w", err)
+// begin opens the file name for writing: what an interrupted run has left under this name, or a new one.
+func (d *targetDir) begin(name string) (f *os.File, begun bool, err error) {
+	if !d.fresh {
+		if f := d.openBegun(name); f != nil {
+			return f, true, nil
+		}
+		d.remove(name)
 	}
-	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), nil
+	fd, err := unix.Openat(d.fd, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, false, fmt.Errorf("create: %w", err)
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), false, nil
+}
+
+// openBegun opens a file that an interrupted run has left; nil if there is none, or if it may belong to somebody else: others could
+// read it, or it has a second name, elsewhere.
+func (d *targetDir) openBegun(name string) *os.File {
+	fd, err := unix.Openat(d.fd, name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || uint32(st.Mode) != unix.S_IFREG|0o600 || st.Nlink != 1 || int(st.Uid) != os.Geteuid() || st.Size == 0 {
+		unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), filepath.Join(d.path, name))
+}
+
+// clearRange makes a hole of whatever there is in [off, end) of a file, which does not become longer.
+func clearRange(f *os.File, off, end int64) error {
+	fi, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	for end = min(end, fi.Size()); off < end; {
+		from, to, err := dataIn(f, off, end)
+		if err != nil {
+			return err
+		}
+		if from < to {
+			err = punch(f, from, to)
+		}
+		if err != nil {
+			return fmt.Errorf("clear what an earlier run has left: %w", err)
+		}
+		off = to
+	}
+	return nil
+}
+
+// dataIn returns the first run of [off, end) that is not a hole; an empty one at end if there is none.
+func dataIn(f *os.File, off, end int64) (from, to int64, err error) {
+	from, err = f.Seek(off, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return end, end, nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTSUP): // the file system does not tell
+		return off, end, nil
+	case err != nil:
+		return 0, 0, err
+	case from >= end:
+		return end, end, nil
+	}
+	to, err = f.Seek(from, unix.SEEK_HOLE)
+	return from, min(to, end), err
+}
+
+// writeZeros writes zeros over [off, end).
+func writeZeros(f *os.File, off, end int64) error {
+	zeros := make([]byte, min(end-off, 1<<20))
+	for off < end {
+		n, err := f.WriteAt(zeros[:min(int64(len(zeros)), end-off)], off)
+		if err != nil {
+			return err
+		}
+		off += int64(n)
+	}
+	return nil
 }
 
 func (d *targetDir) symlink(target, name string) error {
