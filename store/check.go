@@ -21,6 +21,11 @@ type CheckOptions struct {
 	// Subset limits what ReadData reads. The zero value is all.
 	Subset Subset
 
+	// Known reports whether a multichunk was read and found intact so lately that ReadData reads its table only, and Intact is told
+	// of each that it has read now. Several goroutines call them. With both a check that was interrupted goes on. Default: none.
+	Known  func(Name) bool
+	Intact func(Name)
+
 	// Spare has copies on this machine, from which damage can be repaired. Default: none.
 	Spare Spare
 
@@ -56,6 +61,7 @@ type CheckReport struct {
 	Bytes   int64 // of them on the remote, as far as the storage tells
 	Nodes   int64 // walked
 	Chunks  int64 // referred to, each counted once
+	Known   int64 // multichunks that were not read again, because of CheckOptions.Known
 	Damages []Damage
 	Healed  []Damage // multichunks that are damaged, but all that is needed of them lies intact elsewhere too
 

@@ -62,7 +62,7 @@ func (c *checker) checkMultichunk(ctx context.Context, n Name) error {
 
 // readMultichunk returns what multichunk n holds.
 func (c *checker) readMultichunk(ctx context.Context, n Name) (held contents, err error) {
-	if c.o.ReadData && c.o.Subset.has(n) {
+	if c.o.ReadData && c.o.Subset.has(n) && !c.wasRead(n) {
 		wire, err := c.r.st.Get(ctx, ObjectName(n), 0, -1)
 		if err != nil {
 			return contents{}, err
@@ -70,10 +70,24 @@ func (c *checker) readMultichunk(ctx context.Context, n Name) (held contents, er
 		if held, err = c.r.openMultichunk(n, wire); err == nil {
 			err = c.checkParity(ctx, n, wire)
 		}
+		if err == nil && c.o.Intact != nil {
+			c.o.Intact(n)
+		}
 		return held, err
 	}
 	held.kind, held.table, err = c.r.readTable(c.r.RemoteReader(ctx, n), c.sizes[n], n)
 	return held, err
+}
+
+// wasRead reports whether multichunk n need not be read again, and counts it.
+func (c *checker) wasRead(n Name) bool {
+	if c.o.Known == nil || !c.o.Known(n) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.report.Known++
+	return true
 }
 
 // fingerprint stands for an id where millions are kept. That one which is missing has the fingerprint of another has a

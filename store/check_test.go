@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -310,6 +312,51 @@ func TestCheckSubset(t *testing.T) {
 	}
 	if !(Subset{}).has(n) || !(Subset{1, 1}).has(n) {
 		t.Error("a multichunk is not in the subset of all")
+	}
+}
+
+// TestCheckGoesOn interrupts a check that reads everything: the next one reads what that has not, and reports what is damaged there.
+func TestCheckGoesOn(t *testing.T) {
+	s := newSample(t, newRand(t))
+	all := len(s.st.InDir(dataDir))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var mu sync.Mutex
+	read := map[Name]int{}
+	o := &CheckOptions{ReadData: true, Known: func(n Name) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return read[n] > 0
+	}}
+	o.Intact = func(n Name) {
+		mu.Lock()
+		defer mu.Unlock()
+		if read[n]++; len(read) == 2 {
+			cancel()
+		}
+	}
+	if _, err := s.r.Check(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Check = %v, want it interrupted", err)
+	}
+	before := len(read)
+	if before >= all {
+		t.Fatalf("%d of %d multichunks were read: nothing is left to go on with", before, all)
+	}
+	for _, object := range s.st.InDir(dataDir) {
+		if n, _ := parseObjectName(object); read[n] == 0 {
+			wire, _ := s.st.Object(object)
+			s.st.SetObject(object, append(bytes.Clone(wire[:len(wire)-1]), wire[len(wire)-1]^1))
+			break
+		}
+	}
+	report, err := s.r.Check(t.Context(), o)
+	if err != nil || report.Known != int64(before) || len(report.Damages) != 1 || len(read) != all-1 {
+		t.Errorf("%d were known, %d read, damages %v, %v, want %d, %d and one", report.Known, len(read), report.Damages, err, before, all-1)
+	}
+	for n, times := range read {
+		if times > 1 {
+			t.Errorf("multichunk %v was read %d times", n, times)
+		}
 	}
 }
 

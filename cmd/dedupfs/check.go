@@ -23,6 +23,7 @@ type checkOptions struct {
 	subset   subsetFlag
 	repair   bool
 	noKey    bool
+	anew     bool
 }
 
 func (a *app) checkCommand() *cobra.Command {
@@ -53,6 +54,7 @@ func (a *app) checkCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&o.repair, "repair", false, "repair what is found, as dedupfs repair does")
 	cmd.Flags().BoolVar(&o.noKey, "without-password", false, "only compare objects with their parity, which takes no password")
 	cmd.Flags().Var(&o.subset, "read-data-subset", "read a share: `5%`, drawn anew each time, or 2/7, the second of seven parts")
+	cmd.Flags().BoolVar(&o.anew, "anew", false, "do not go on where an interrupted check --read-data was, but read everything")
 	cmd.MarkFlagsMutuallyExclusive("repair", "without-password", "read-data-subset")
 	cmd.MarkFlagsMutuallyExclusive("without-password", "read-data")
 	return cmd
@@ -100,6 +102,7 @@ type reportJSON struct {
 	Bytes   int64        `json:"bytes"`
 	Nodes   int64        `json:"nodes"`
 	Chunks  int64        `json:"chunks"`
+	Known   int64        `json:"read_before"` // multichunks that an interrupted check has read
 	Foreign []string     `json:"foreign"`
 	Damages []damageJSON `json:"damages"`
 	Healed  []damageJSON `json:"healed"`
@@ -173,7 +176,7 @@ func (a *app) checkParity(ctx context.Context, url string) error {
 
 // reportOf names the files that damage affects.
 func (a *app) reportOf(ctx context.Context, repo *store.Repository, report *store.CheckReport) (*reportJSON, error) {
-	out := &reportJSON{report.Objects, report.Bytes, report.Nodes, report.Chunks, report.Foreign, []damageJSON{}, []damageJSON{}}
+	out := &reportJSON{report.Objects, report.Bytes, report.Nodes, report.Chunks, report.Known, report.Foreign, []damageJSON{}, []damageJSON{}}
 	files, err := a.affected(ctx, repo, report.Damages)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -191,9 +194,38 @@ func (a *app) reportOf(ctx context.Context, repo *store.Repository, report *stor
 }
 
 func (a *app) runCheck(ctx context.Context, repo *store.Repository, spare store.Spare, o checkOptions) (*store.CheckReport, error) {
+	if o.readData && o.subset.Parts == 0 {
+		return a.checkOn(ctx, repo, spare, o)
+	}
 	bar := a.newBar("checking")
 	defer bar.done()
 	return repo.Check(ctx, o.store(spare, bar))
+}
+
+// checkOn reads everything, but for what an interrupted check has read within a day.
+func (a *app) checkOn(ctx context.Context, repo *store.Repository, spare store.Spare, o checkOptions) (*store.CheckReport, error) {
+	root, err := a.cacheRoot()
+	if err != nil {
+		return nil, err
+	}
+	before, err := openChecked(root, repo.Config().Repository, o.anew)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(before.done); n > 0 {
+		a.say("going on with a check that was interrupted: %s were read within a day (--anew reads them again)", count(n, "object"))
+	}
+	bar := a.newBar("checking")
+	options := o.store(spare, bar)
+	options.Known, options.Intact = before.has, before.add
+	report, err := repo.Check(ctx, options)
+	bar.done()
+	if kept := before.close(err == nil); kept != nil {
+		a.say("this machine cannot remember what was checked: %v", kept)
+	} else if err != nil {
+		a.say("what was read is remembered: run it again within a day to go on")
+	}
+	return report, err
 }
 
 func (o *checkOptions) store(spare store.Spare, bar *bar) *store.CheckOptions {
