@@ -110,8 +110,12 @@ func TestReplaceLost(t *testing.T) {
 	if _, err := os.Stat(m.path("file.bin")); err != nil {
 		t.Errorf("after a dry run: %v", err)
 	}
-	if said := m.run("repair", "--replace-lost"); said.code != 21 || !strings.Contains(said.stdout, "before:/file.bin") || strings.Contains(said.stdout, "current:") {
-		t.Fatalf("exit code %d, want 21 for the snapshot alone\n%s%s", said.code, said.stdout, said.stderr)
+	if said := m.run("repair", "--replace-lost"); said.code != 21 || !strings.Contains(said.stdout, "before:/file.bin") || strings.Contains(said.stdout, "current:") ||
+		!strings.Contains(said.stderr, "snapshot forget") {
+		t.Fatalf("exit code %d, want 21 for the snapshot alone, and what to do\n%s%s", said.code, said.stdout, said.stderr)
+	}
+	if said := m.run("check", "--read-data"); said.code != 21 || strings.Contains(said.stdout, "current:") {
+		t.Errorf("check: exit code %d, want 21 for the snapshot alone\n%s%s", said.code, said.stdout, said.stderr)
 	}
 	if _, err := os.Stat(m.path("file.bin")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the lost file is still there under its name: %v", err)
@@ -133,7 +137,55 @@ func TestReplaceLost(t *testing.T) {
 		t.Errorf("%d of %d bytes are zeros, want some", wrong, len(data))
 	}
 	m.sees("whole", []byte("whole"))
+	m.must("snapshot", "forget", "before", m.mnt)
+	m.must("forget", "--keep-last=1", m.mnt)
+	m.must("repair") // what nobody needs any more is cleared up
 	m.umount()
+	m.must("check", "--read-data")
+}
+
+// Where no older state needs what is lost, giving it up leaves nothing damaged.
+func TestReplaceLostClean(t *testing.T) {
+	w := newWorld(t)
+	m := w.machine("m")
+	m.mount()
+	m.write("file.bin", randomBytes(randomOf(t), 3<<20))
+	m.umount()
+	m.wipe()
+	overwrite(t, largest(t, w.objects(), nil), 100_000, 10)
+	m.must("repair", "--replace-lost")
+	m.must("check", "--read-data")
+	m.mount()
+	if _, err := os.Stat(m.path("file (damaged).bin")); err != nil {
+		t.Error(err)
+	}
+	m.umount()
+}
+
+// Parity that is set beside a mount is put beside all that this mount stores from then on.
+func TestParityBesideMount(t *testing.T) {
+	w := newWorld(t)
+	m := w.machine("m")
+	m.mount()
+	m.write("old", randomBytes(randomOf(t), 1<<20))
+	m.must("sync", m.mnt)
+	m.must("repair", "--parity=5%")
+	m.write("new", randomBytes(randomOf(t), 1<<20))
+	m.umount()
+	bare := map[string]bool{}
+	for _, object := range w.objects() {
+		if rest, ok := strings.CutPrefix(object, filepath.Join(w.url, "data")+"/"); ok {
+			bare[filepath.Base(rest)] = true
+		}
+	}
+	for _, object := range w.objects() {
+		if strings.HasPrefix(object, filepath.Join(w.url, "parity")+"/") {
+			delete(bare, filepath.Base(object))
+		}
+	}
+	if len(bare) > 0 {
+		t.Errorf("without parity: %v", bare)
+	}
 }
 
 // readable returns how many bytes of a file can be read, and checks those and that others give EIO.

@@ -89,6 +89,9 @@ func (f *follower) poll(ctx context.Context, how manner) error {
 	return f.look(ctx, true, how)
 }
 
+// ReadSettings has what was set anew in the repository count at once.
+func (v *Volume) ReadSettings(ctx context.Context) error { return v.repo.ReadSettings(ctx) }
+
 // manner is what following does about changes of this client that are not published.
 type manner int
 

@@ -110,7 +110,10 @@ func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
 	if err != nil {
 		return err
 	}
-	report, err := a.runRepair(ctx, repo.Repository, spare, o)
+	if err := a.setParity(ctx, repo.Repository, spare, o); err != nil {
+		return errors.Join(err, spare.close())
+	}
+	report, err := a.runRepair(ctx, repo.Repository, spare, o, nil)
 	if err != nil {
 		return errors.Join(err, spare.close())
 	}
@@ -120,14 +123,7 @@ func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
 	if err = errors.Join(err, spare.close()); err != nil {
 		a.say("this machine could not be told what was found out: %v", err)
 	}
-	out := &repairJSON{o.dryRun, []fixJSON{}, []damageJSON{}, report.Parity, []fs.Replaced{}}
-	for _, f := range report.Fixes {
-		fix := fixJSON{f.Object, f.Damage.Err.Error(), f.How, f.Found, len(f.Left), ""}
-		if f.Refused != nil {
-			fix.Refused = f.Refused.Error()
-		}
-		out.Fixes = append(out.Fixes, fix)
-	}
+	out := &repairJSON{o.dryRun, fixesOf(report), []damageJSON{}, report.Parity, []fs.Replaced{}}
 	left, err := a.reportOf(ctx, repo.Repository, &store.CheckReport{Damages: report.Left})
 	if err != nil {
 		return err
@@ -139,7 +135,7 @@ func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
 		}
 	}
 	if len(out.Replaced) > 0 && !o.dryRun {
-		if report.Left, out.Left, err = a.stillNeeded(ctx, repo.Repository, report.Left); err != nil {
+		if report, err = a.repairAgain(ctx, repo.Repository, report, out); err != nil {
 			return err
 		}
 	}
@@ -152,11 +148,38 @@ func (a *app) repair(ctx context.Context, url string, o repairOptions) error {
 	return damageError(report.Left)
 }
 
-func (a *app) runRepair(ctx context.Context, repo *store.Repository, spare store.Spare, o repairOptions) (*store.RepairReport, error) {
+// setParity sets parity for what is new before it is put beside what is old, and has the mount of this machine know at once.
+func (a *app) setParity(ctx context.Context, repo *store.Repository, spare *localSpare, o repairOptions) error {
+	if o.parity == 0 || o.dryRun {
+		return nil
+	}
+	if err := repo.SetParity(ctx, int(o.parity)); err != nil {
+		return err
+	}
+	a.say("what is new gets parity too, from mounts on other machines within a minute")
+	return spare.tell(health{Settings: true})
+}
+
+// runRepair repairs. What is known to be intact, unless that is nil, is not read again.
+func (a *app) runRepair(ctx context.Context, repo *store.Repository, spare store.Spare, o repairOptions, known func(store.Name) bool) (*store.RepairReport, error) {
 	bar := a.newBar("checking")
 	defer bar.done()
-	check := checkOptions{readData: !o.quick}
-	return repo.Repair(ctx, &store.RepairOptions{Check: *check.store(spare, bar), DryRun: o.dryRun, Parity: int(o.parity)})
+	check := (&checkOptions{readData: !o.quick}).store(spare, bar)
+	check.Known = known
+	return repo.Repair(ctx, &store.RepairOptions{Check: *check, DryRun: o.dryRun, Parity: int(o.parity)})
+}
+
+// fixesOf returns what a repair did, for out.
+func fixesOf(report *store.RepairReport) []fixJSON {
+	fixes := []fixJSON{}
+	for _, f := range report.Fixes {
+		fix := fixJSON{f.Object, f.Damage.Err.Error(), f.How, f.Found, len(f.Left), ""}
+		if f.Refused != nil {
+			fix.Refused = f.Refused.Error()
+		}
+		fixes = append(fixes, fix)
+	}
+	return fixes
 }
 
 // replaceQuery asks a volume to replace what is lost.
@@ -189,20 +212,41 @@ func (a *app) replaceLost(ctx context.Context, url string, damages []store.Damag
 	return replaced, err
 }
 
-// stillNeeded returns the damages that are left now that files have been replaced: those that snapshots, or states of other machines,
-// need, and what is no multichunk.
-func (a *app) stillNeeded(ctx context.Context, repo *store.Repository, damages []store.Damage) ([]store.Damage, []damageJSON, error) {
-	report, err := a.reportOf(ctx, repo, &store.CheckReport{Damages: damages})
-	if err != nil {
-		return nil, nil, err
+// repairAgain clears up what was left damaged, now that files have been replaced: some of it nobody needs any more, and what is left
+// then is needed by snapshots and older states, or by states of other machines. Nothing else is read again.
+func (a *app) repairAgain(ctx context.Context, repo *store.Repository, before *store.RepairReport, out *repairJSON) (*store.RepairReport, error) {
+	damaged := map[store.Name]bool{}
+	for _, d := range before.Left {
+		damaged[d.Multichunk] = true
 	}
-	left, out := []store.Damage{}, []damageJSON{}
-	for i, d := range damages {
-		if len(d.IDs) == 0 || len(report.Damages[i].Files) > 0 {
-			left, out = append(left, d), append(out, report.Damages[i])
+	spare, err := a.newSpare(ctx, repo)
+	if err != nil {
+		return nil, err
+	}
+	report, err := a.runRepair(ctx, repo, spare, repairOptions{}, func(n store.Name) bool { return !damaged[n] })
+	if err == nil {
+		err = spare.tell(healthAfter(report))
+	}
+	if err = errors.Join(err, spare.close()); err != nil {
+		return nil, err
+	}
+	left, err := a.reportOf(ctx, repo, &store.CheckReport{Damages: report.Left})
+	if err != nil {
+		return nil, err
+	}
+	out.Fixes, out.Left = append(out.Fixes, fixesOf(report)...), left.Damages
+	return report, nil
+}
+
+// onlyPast reports whether all that damages take something from are snapshots and states without a name.
+func onlyPast(damages []damageJSON) bool {
+	for _, d := range damages {
+		present := func(file string) bool { return strings.HasPrefix(file, "current:") }
+		if len(d.Files) == 0 || slices.ContainsFunc(d.Files, present) {
+			return false
 		}
 	}
-	return left, out, nil
+	return len(damages) > 0
 }
 
 func (a *app) printReplaced(r *repairJSON) {
@@ -258,12 +302,16 @@ func (a *app) printRepair(r *repairJSON) error {
 	}
 	a.printReplaced(r)
 	if r.Parity > 0 {
-		a.say("put parity beside %d objects", r.Parity)
+		a.say("put parity beside %s", count(r.Parity, "object"))
 	}
 	did := "repaired"
 	if r.DryRun {
 		did = "would repair"
 	}
-	a.say("%s %d objects; %d are left", did, len(r.Fixes), len(r.Left))
+	a.say("%s %s; %d damaged left", did, count(len(r.Fixes), "object"), len(r.Left))
+	if onlyPast(r.Left) {
+		a.say("the newest state is whole; what is left only older states need: `dedupfs snapshot forget NAME`, or `dedupfs forget --keep-last 1` " +
+			"for those without a name, and then `dedupfs gc`, give it up")
+	}
 	return nil
 }

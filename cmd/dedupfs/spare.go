@@ -108,10 +108,12 @@ func answerSpare(c *cache.Cache, q spareQuery) []byte {
 func (s *localSpare) SpareMultichunk(n store.Name) []byte { return s.ask(spareQuery{Multichunk: &n}) }
 func (s *localSpare) SpareChunk(ref store.Ref) []byte     { return s.ask(spareQuery{Ref: &ref}) }
 
-// health is the body of POST /health: what is lost on the remote, and what is intact again.
+// health is the body of POST /health: what is lost on the remote, what is intact again, and whether settings are to be read.
 type health struct {
 	Lost  []store.Name `json:"lost"`
 	Found []store.Name `json:"found"`
+
+	Settings bool `json:"settings"` // they have changed
 }
 
 func (h health) tell(c *cache.Cache) error {
@@ -121,7 +123,7 @@ func (h health) tell(c *cache.Cache) error {
 // tell lets this machine know what was found out, so that it neither relies on
 // what is lost nor gives up what is not.
 func (s *localSpare) tell(h health) error {
-	if len(h.Lost)+len(h.Found) == 0 {
+	if len(h.Lost)+len(h.Found) == 0 && !h.Settings {
 		return nil
 	}
 	s.open()
@@ -162,10 +164,14 @@ func (s *session) serveSpare(_ context.Context, r *http.Request, _ func(progress
 	return answerSpare(s.cache, q), nil
 }
 
-func (s *session) serveHealth(_ context.Context, r *http.Request, _ func(progress)) (any, error) {
+func (s *session) serveHealth(ctx context.Context, r *http.Request, _ func(progress)) (any, error) {
 	var h health
 	if err := readJSON(r, &h); err != nil {
 		return nil, err
 	}
-	return nil, h.tell(s.cache)
+	var err error
+	if h.Settings {
+		err = s.volume.ReadSettings(ctx)
+	}
+	return nil, errors.Join(err, h.tell(s.cache))
 }
