@@ -16,7 +16,8 @@ const maxPassing = 1 << 16
 
 // passing returns the histories of which nobody needs the beginning, or anything, beside those that notices or the past name already, and
 // how many objects would go. An incarnation that has retired is not needed if its last commit has been seen by all who count, and by
-// another commit that all have seen, so that no merge starts from it, now or later. Of others nothing is needed before what all have seen.
+// another commit that all have seen, so that no merge starts from it, now or later. Of others nothing is needed before what all have seen, and
+// of those that were evicted nothing before the last commit that counts, though others have taken over later ones.
 func (r *Repository) passing(ctx context.Context, s *survey) (all []Passing, objects int, err error) {
 	settled := s.settled()
 	bases, err := r.bases(ctx, settled)
@@ -38,7 +39,7 @@ func (r *Repository) passing(ctx context.Context, s *survey) (all []Passing, obj
 	}
 	for c, head := range s.heads {
 		_, evicted := s.evicted[c]
-		p := Passing{Incarnation: c.incarnation, Seq: settled[c].Seq}
+		p := Passing{Incarnation: c.incarnation, Seq: min(settled[c].Seq, head.Seq)}
 		if s.rules.passesUnseen {
 			p.Seq = head.Seq
 		}

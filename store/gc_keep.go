@@ -90,6 +90,9 @@ func (s *survey) take(ctx context.Context, r *Repository, heads []Head) (err err
 		if s.ended[h.Incarnation] {
 			continue
 		}
+		if last, ok := s.evicted[h.chain()]; ok && last.Seq < s.past.of[h.Incarnation].seq {
+			continue // all have seen later ones: it was past when the eviction was made
+		}
 		c, err := r.GetCommit(ctx, h)
 		if err != nil {
 			return err
