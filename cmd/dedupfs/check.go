@@ -184,6 +184,9 @@ func (a *app) reportOf(ctx context.Context, repo *store.Repository, report *stor
 	if err != nil {
 		a.say("which files are affected is not fully known: %v", err)
 	}
+	if out.Foreign == nil {
+		out.Foreign = []string{} // as what is empty is shown
+	}
 	for i, d := range report.Damages {
 		out.Damages = append(out.Damages, damageJSON{d.Object, d.Err.Error(), d.Repairable, files[i]})
 	}
@@ -222,7 +225,7 @@ func (a *app) checkOn(ctx context.Context, repo *store.Repository, spare store.S
 	bar.done()
 	if kept := before.close(err == nil); kept != nil {
 		a.say("this machine cannot remember what was checked: %v", kept)
-	} else if err != nil {
+	} else if err != nil && before.file != nil {
 		a.say("what was read is remembered: run it again within a day to go on")
 	}
 	return report, err
