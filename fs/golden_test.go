@@ -18,7 +18,7 @@ import (
 	"github.com/dedupfs/dedupfs/store/storetest"
 )
 
-// goldenDir holds a repository of each format version. They are written once and never edited: what a released version
+// goldenDir holds a repository of each format version, and of what was added to one (v1a). They are written once and never edited: what a released version
 // wrote, all later ones read (guarantee G16). MANIFEST says what is in it.
 const goldenDir = "../store/testdata"
 
@@ -167,6 +167,8 @@ func makeGolden(t *testing.T, dir string) {
 	storetest.NewConfig(t, st, store.Config{MultichunkSize: 64 << 10, GroupSize: 16 << 10, SettleTime: store.NoSettleTime})
 	fill(t, st, goldenFirst)
 	fill(t, st, goldenSecond)
+	fill(t, st, goldenThird)
+	fill(t, st, func(e *env) { goldenCollect(e, st) })
 	v := openGolden(t, storetest.Open(t, st))
 	if err := os.WriteFile(filepath.Join(dir, "MANIFEST"), []byte(manifest(t, v)), 0o644); err != nil {
 		t.Fatal(err)
@@ -240,5 +242,48 @@ func goldenSecond(e *env) {
 	e.write("of another client", 0, []byte("hello"))
 	if err := e.v.Unlink(ctx, Root, []byte("zeros")); err != nil {
 		e.t.Fatal(err)
+	}
+}
+
+// goldenThird leaves a part of a chunk in another file, settings, parity beside what is new, and multichunks of which little is needed.
+func goldenThird(e *env) {
+	if err := e.repo.SetParity(ctx, 50); err != nil {
+		e.t.Fatal(err)
+	}
+	random := make([]byte, 400_000)
+	rand.New(rand.NewSource(3)).Read(random)
+	for i := range 20 {
+		e.write(fmt.Sprintf("piece %d", i), 0, random[i*20_000:(i+1)*20_000])
+	}
+	e.sync()
+	e.copyRange("random", 1_001, "part", 0, 150_003)
+	e.sync()
+	for i := range 20 {
+		if i%3 == 0 {
+			continue
+		}
+		if err := e.v.Unlink(ctx, Root, fmt.Appendf(nil, "piece %d", i)); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+	e.sync()
+}
+
+// goldenCollect has moves published, and hook lists by many small commits.
+func goldenCollect(e *env, st remote.Storage) {
+	for i := range 150 {
+		e.write("often changed", 0, fmt.Appendf(nil, "state %d", i))
+		e.sync()
+	}
+	if _, err := e.v.Collect(ctx, CollectOptions{AllowMost: true}, func(string, int64, int64) {}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.sync()
+	for _, dir := range []string{"hooks", "moved", "settings", "parity"} {
+		n := 0
+		err := st.List(ctx, dir, func(remote.Entry) error { n++; return nil })
+		if err != nil || n == 0 {
+			e.t.Fatalf("there are %d objects in %s, %v, want some of each kind", n, dir, err)
+		}
 	}
 }
