@@ -21,6 +21,9 @@ type simGraph struct {
 	newest  map[store.ClientID]store.Seq
 	merges  int
 
+	ever    map[string]bool // contents that were the newest on a client
+	removed map[string]bool // those that a client has replaced or taken a name from, having seen them
+
 	crissCross int // pairs of heads with several newest commits in common, of different states
 }
 
@@ -54,6 +57,17 @@ func (g *simGraph) contents(root store.Ref) map[string]bool {
 	return all
 }
 
+// names returns how many names each content has.
+func (g *simGraph) names(root store.Ref) map[string]int {
+	all := map[string]int{}
+	for _, n := range g.s.fork(g.t, root, 91).inodes {
+		if !n.isDir() {
+			all[n.data] += len(n.links)
+		}
+	}
+	return all
+}
+
 // simClient is one client: where it stands, and what it shows.
 type simClient struct {
 	*sim
@@ -81,13 +95,43 @@ func (c *simClient) edit(r *rand.Rand) {
 		c.randomOp(r)
 	}
 	switch r.Intn(10) {
-	case 0, 1:
+	case 0:
 		c.now = r.Int63n(1 << 33) // the clock jumps
+	case 1:
+		c.now += r.Int63n(2*twentyYears) - twentyYears
 	case 2:
 		c.frozen = !c.frozen
 	}
-	if root := c.commit(c.g.t); root.ID != c.state.root.ID {
-		c.publish(volumeState{root: root})
+	root := c.commit(c.g.t)
+	if root.ID == c.state.root.ID {
+		return
+	}
+	before, after := c.g.names(c.state.root), c.g.names(root)
+	for data := range after {
+		c.g.ever[data] = true
+	}
+	for data, n := range before { // of a file with two names each of two clients may take one
+		c.g.removed[data] = c.g.removed[data] || after[data] < n
+	}
+	c.publish(volumeState{root: root})
+}
+
+const twentyYears = 20 * 365 * 24 * 3600 // seconds
+
+// checkKept wants each content that was ever the newest on a client in the state that all have come to, unless a client has taken it
+// away; and everything that was ever published in the history of that state.
+func (g *simGraph) checkKept(c *simClient) {
+	g.t.Helper()
+	have := g.names(c.state.root)
+	for data := range g.ever {
+		if have[data] == 0 && !g.removed[data] {
+			g.t.Errorf("content %q is lost: nobody has taken it away, and it is not in\n%s", data, c.list(g.t))
+		}
+	}
+	for h := range g.commits {
+		if !c.position.contains(h) {
+			g.t.Errorf("commit %s is not in the history of the newest state", h)
+		}
 	}
 }
 
@@ -151,7 +195,8 @@ func TestMergeHistories(t *testing.T) {
 // mergeHistory runs one history. In each of the rounds at its end every client looks once; the last one changes nothing.
 func mergeHistory(t *testing.T, r *rand.Rand, clients int) (rounds, commits int, g *simGraph) {
 	base, root := simStart(t)
-	g = &simGraph{t: t, s: base, commits: map[store.Head]*store.Commit{}, newest: map[store.ClientID]store.Seq{}}
+	g = &simGraph{t: t, s: base, commits: map[store.Head]*store.Commit{}, newest: map[store.ClientID]store.Seq{},
+		ever: map[string]bool{}, removed: map[string]bool{}}
 	var all []*simClient
 	for i := range clients {
 		c := &simClient{sim: base.fork(t, store.Ref{}, byte(i+1)), g: g, position: history{}}
@@ -189,6 +234,7 @@ func mergeHistory(t *testing.T, r *rand.Rand, clients int) (rounds, commits int,
 			t.Errorf("two clients differ:\n%s\n%s", all[0].list(t), c.list(t))
 		}
 	}
+	g.checkKept(all[0])
 	checkBound(t, clients, rounds, len(g.commits)-before)
 	return rounds, len(g.commits) - before, g
 }
