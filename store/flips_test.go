@@ -39,6 +39,9 @@ func (s *sample) openAny(name string, wire []byte) error {
 	case movedDir:
 		_, err := s.r.openMove(name, wire)
 		return err
+	case pastDir:
+		_, err := s.r.openPast(name, wire)
+		return err
 	case settingsDir:
 		_, err := s.r.openSetting(name, wire)
 		return err
@@ -64,6 +67,7 @@ func TestDamageAny(t *testing.T) {
 	s.r.keys.reload = nil // what names another epoch is not looked for
 	s.must(t, s.r.putNotice(t.Context(), &Notice{ID: NoticeID{1}, Condemned: []Name{newName()}}))
 	s.must(t, s.r.putMove(t.Context(), &move{to: newName(), from: []Name{newName()}}), s.r.SetParity(t.Context(), 50))
+	s.must(t, s.r.putPast(t.Context(), map[Incarnation]passage{{1}: {seq: 2}}))
 	_, err := s.r.putSealed(t.Context(), seal.KindHooks, hookListName(hookListID{1}), appendHookList(nil, &hookList{}))
 	s.must(t, err)
 	n, _ := parseObjectName(s.owner[s.chunks[0]][0])
@@ -80,7 +84,7 @@ func TestDamageAny(t *testing.T) {
 	}
 	nodes := s.owner[s.last.Root.ID][0]
 	kinds["nodes"] = nodes
-	if len(kinds) != 12 {
+	if len(kinds) != 13 {
 		t.Fatalf("%d kinds: %v", len(kinds), kinds)
 	}
 	flips := 600 // of each kind
