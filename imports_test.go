@@ -29,6 +29,7 @@ var below = map[string][]string{
 	"experiment/upload":   {"experiment", "remote"},
 	"cmd/dedupfs":         {"experiment", "experiment/upload", "limit", "fs/fusefs", "fs", "cache", "store", "chunking", "remote"},
 	"bench/fs":            {},
+	"bench/limit":         {"experiment"},
 	"bench/store":         {"experiment", "fs", "cache", "store", "remote"},
 	"e2e":                 {},
 }
