@@ -175,11 +175,7 @@ func (r *Repository) notice(ctx context.Context, id NoticeID) (*Notice, error) {
 }
 
 func (r *Repository) openNotice(name string, wire []byte) (*Notice, error) {
-	plain, _, err := r.keys.OpenPadded(seal.KindNotice, name, wire)
-	if err != nil {
-		return nil, err
-	}
-	return parseNotice(plain)
+	return openSealed(r.keys, seal.KindNotice, name, wire, parseNotice)
 }
 
 // Condemned is what a client knows of all notices. It forgets nothing: a notice that is gone has had its effect, and a table that was

@@ -205,11 +205,7 @@ func (r *Repository) listPast(ctx context.Context) (ids []pastID, err error) {
 }
 
 func (r *Repository) openPast(name string, wire []byte) (*pastList, error) {
-	plain, _, err := r.keys.OpenPadded(seal.KindPast, name, wire)
-	if err != nil {
-		return nil, err
-	}
-	return parsePast(plain)
+	return openSealed(r.keys, seal.KindPast, name, wire, parsePast)
 }
 
 // putPast publishes all that is known of the past, and what is new.

@@ -104,6 +104,15 @@ func (e *ObjectError) Unwrap() error { return e.Err }
 // aboutObject reports whether err is about the bytes of an object, and would be the same if it were read again.
 func aboutObject(err error) bool { return errors.Is(err, ErrCorrupt) || errors.Is(err, ErrFormat) }
 
+// openSealed opens a small sealed object, and parses what is in it.
+func openSealed[T any](keys *keyring, kind seal.Kind, name string, wire []byte, parse func(plain []byte) (T, error)) (v T, err error) {
+	plain, _, err := keys.OpenPadded(kind, name, wire)
+	if err != nil {
+		return v, err
+	}
+	return parse(plain)
+}
+
 // getSealed fetches the object of that name, and opens it. It returns its size on the wire too. What open says is an *ObjectError.
 func getSealed[T any](ctx context.Context, st remote.Storage, name string, open func(name string, wire []byte) (T, error)) (v T, size int, err error) {
 	wire, err := st.Get(ctx, name, 0, -1)

@@ -139,11 +139,7 @@ func (r *Repository) getMove(ctx context.Context, id [16]byte) (*move, error) {
 }
 
 func (r *Repository) openMove(name string, wire []byte) (*move, error) {
-	plain, _, err := r.keys.OpenPadded(seal.KindMove, name, wire)
-	if err != nil {
-		return nil, err
-	}
-	return parseMove(plain)
+	return openSealed(r.keys, seal.KindMove, name, wire, parseMove)
 }
 
 // putMove publishes m.

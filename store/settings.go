@@ -127,11 +127,7 @@ func (r *Repository) takeSettings(fresh map[seal.ID][]byte) {
 }
 
 func (r *Repository) openSetting(name string, wire []byte) (setting, error) {
-	plain, _, err := r.keys.OpenPadded(seal.KindSetting, name, wire)
-	if err != nil {
-		return setting{}, err
-	}
-	return parseSetting(plain)
+	return openSealed(r.keys, seal.KindSetting, name, wire, parseSetting)
 }
 
 // SetParity has new multichunks of all clients get parity, in thousandths of their segments, as soon as they read the settings again.

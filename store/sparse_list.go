@@ -206,11 +206,7 @@ func (r *Repository) getHookList(ctx context.Context, id hookListID) (*hookList,
 }
 
 func (r *Repository) openHookList(name string, wire []byte) (*hookList, error) {
-	plain, _, err := r.keys.OpenPadded(seal.KindHooks, name, wire)
-	if err != nil {
-		return nil, err
-	}
-	return parseHookList(plain)
+	return openSealed(r.keys, seal.KindHooks, name, wire, parseHookList)
 }
 
 // putHookList publishes l under a new id.
