@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -114,13 +113,13 @@ func (r *Repository) listedMoves(ctx context.Context) (map[[16]byte]*move, error
 		return nil, err
 	}
 	known, listed := r.moves.all(), map[[16]byte]*move{}
-	_, err := listIDs(ctx, r.st, movedDir, false, func(id [16]byte, _ remote.Entry) {
+	err := listObjects(ctx, r.st, movedDir, func(id [16]byte, _ remote.Entry) {
 		if m := known[id]; m != nil {
 			listed[id] = m
 		}
 	})
-	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return nil, fmt.Errorf("list %s: %w", movedDir, err)
+	if err != nil {
+		return nil, err
 	}
 	return listed, nil
 }

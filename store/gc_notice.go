@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 
@@ -135,13 +134,13 @@ func compareNotices(a, b NoticeID) int { return bytes.Compare(a[:], b[:]) }
 // listNotices returns what is listed, each once, in the order of ids.
 func (r *Repository) listNotices(ctx context.Context) ([]NoticeID, error) {
 	var ids []NoticeID
-	_, err := listIDs(ctx, r.st, noticesDir, false, func(id [16]byte, e remote.Entry) {
+	err := listObjects(ctx, r.st, noticesDir, func(id [16]byte, e remote.Entry) {
 		if e.Size <= maxNoticeWire {
 			ids = append(ids, id)
 		}
 	})
-	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return nil, fmt.Errorf("list %s: %w", noticesDir, err)
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(ids, compareNotices)
 	return slices.Compact(ids), nil

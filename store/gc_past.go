@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -193,15 +192,12 @@ func (r *Repository) ReadPast(ctx context.Context) (news bool, err error) {
 
 // listPast returns the ids of all lists of the past.
 func (r *Repository) listPast(ctx context.Context) (ids []pastID, err error) {
-	_, err = listIDs(ctx, r.st, pastDir, false, func(id [16]byte, e remote.Entry) {
+	err = listObjects(ctx, r.st, pastDir, func(id [16]byte, e remote.Entry) {
 		if e.Size <= maxPastWire {
 			ids = append(ids, id)
 		}
 	})
-	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return nil, fmt.Errorf("list %s: %w", pastDir, err)
-	}
-	return ids, nil
+	return ids, err
 }
 
 func (r *Repository) openPast(name string, wire []byte) (*pastList, error) {

@@ -155,13 +155,13 @@ func (f *Finder) fill(ctx context.Context) error {
 // list takes the names in one more directory that have not been given yet. f.mu is held.
 func (f *Finder) list(ctx context.Context) error {
 	dir := fmt.Sprintf("%s/%02x", dataDir, f.listed)
-	_, err := listIDs(ctx, f.r.st, dir, false, func(id [16]byte, _ remote.Entry) {
+	err := listObjects(ctx, f.r.st, dir, func(id [16]byte, _ remote.Entry) {
 		if n := Name(id); parent(ObjectName(n)) == dir {
 			f.give(n)
 		}
 	})
-	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return fmt.Errorf("list %s: %w", dir, err)
+	if err != nil {
+		return err
 	}
 	f.listed++
 	return nil

@@ -92,6 +92,14 @@ func listIDs(ctx context.Context, st remote.Storage, dir string, dirs bool, fn f
 	return foreign, err
 }
 
+// listObjects calls fn for each object of ours in dir, once. Where there is no such directory there are none.
+func listObjects(ctx context.Context, st remote.Storage, dir string, fn func(id [16]byte, e remote.Entry)) error {
+	if _, err := listIDs(ctx, st, dir, false, fn); err != nil && !errors.Is(err, remote.ErrNotExist) {
+		return fmt.Errorf("list %s: %w", dir, err)
+	}
+	return nil
+}
+
 // An ObjectError tells what is wrong with one object on the remote.
 type ObjectError struct {
 	Object string // its name

@@ -94,15 +94,15 @@ func (s *moves) drop(id [16]byte) {
 // they may lie that are new. A move that is damaged is passed over: what it tells is found by looking everywhere.
 func (r *Repository) ReadMoves(ctx context.Context) ([]Name, error) {
 	var fresh [][16]byte
-	_, err := listIDs(ctx, r.st, movedDir, false, func(id [16]byte, e remote.Entry) {
+	err := listObjects(ctx, r.st, movedDir, func(id [16]byte, e remote.Entry) {
 		r.moves.mu.Lock()
 		defer r.moves.mu.Unlock()
 		if r.moves.known[id] == nil && e.Size <= maxMoveWire {
 			fresh = append(fresh, id)
 		}
 	})
-	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return nil, fmt.Errorf("list %s: %w", movedDir, err)
+	if err != nil {
+		return nil, err
 	}
 	var (
 		mu sync.Mutex // guards to

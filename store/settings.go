@@ -95,13 +95,13 @@ func (r *Repository) ReadSettings(ctx context.Context) error {
 // fetchSettings fetches the settings that are not known.
 func fetchSettings(ctx context.Context, st remote.Storage, known func(seal.ID) bool) (map[seal.ID][]byte, error) {
 	var ids []seal.ID
-	_, err := listIDs(ctx, st, settingsDir, false, func(id [16]byte, e remote.Entry) {
+	err := listObjects(ctx, st, settingsDir, func(id [16]byte, e remote.Entry) {
 		if !known(id) && e.Size <= maxSettingWire && len(ids) < maxSettings {
 			ids = append(ids, id)
 		}
 	})
-	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return nil, fmt.Errorf("list %s: %w", settingsDir, err)
+	if err != nil {
+		return nil, err
 	}
 	fresh := make(map[seal.ID][]byte)
 	for _, id := range ids {

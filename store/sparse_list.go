@@ -185,13 +185,13 @@ func parseHookList(b []byte) (*hookList, error) {
 // listHookLists returns the ids and sizes of all hook lists.
 func (r *Repository) listHookLists(ctx context.Context) (map[hookListID]int64, error) {
 	sizes := map[hookListID]int64{}
-	_, err := listIDs(ctx, r.st, hooksDir, false, func(id [16]byte, e remote.Entry) {
+	err := listObjects(ctx, r.st, hooksDir, func(id [16]byte, e remote.Entry) {
 		if e.Size >= seal.MinWire && e.Size <= maxHookListWire {
 			sizes[id] = e.Size
 		}
 	})
-	if err != nil && !errors.Is(err, remote.ErrNotExist) {
-		return nil, fmt.Errorf("list %s: %w", hooksDir, err)
+	if err != nil {
+		return nil, err
 	}
 	return sizes, nil
 }
