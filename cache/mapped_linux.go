@@ -22,17 +22,20 @@ func fileBytes() int64 {
 	return shared * int64(os.Getpagesize())
 }
 
-// pageOut has the kernel take back the pages of files below dir that this process has mapped. They are read again when they are
-// needed. MADV_PAGEOUT harms nothing if something else is mapped at the address meanwhile, as MADV_DONTNEED would.
-func pageOut(dir string) {
+// pageOut has the kernel take back the pages that this process has mapped of path, or of files below it. They are read again when they
+// are needed; so what only memory holds, as a program's variables, is left alone. MADV_PAGEOUT harms nothing if something else is mapped at the address meanwhile, as MADV_DONTNEED would.
+func pageOut(path string) {
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
 		return
 	}
 	defer f.Close()
 	for s := bufio.NewScanner(f); s.Scan(); {
-		_, path, ok := strings.Cut(s.Text(), "/")
-		if !ok || !strings.HasPrefix("/"+path, dir+"/") {
+		_, name, ok := strings.Cut(s.Text(), "/")
+		if name = "/" + name; !ok || name != path && !strings.HasPrefix(name, path+"/") {
+			continue
+		}
+		if _, access, _ := strings.Cut(s.Text(), " "); strings.HasPrefix(access, "rw-p") {
 			continue
 		}
 		var from, to uintptr
