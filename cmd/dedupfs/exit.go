@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -87,9 +88,19 @@ func usageError(format string, args ...any) error {
 // interrupted is the failure of a command that was interrupted meanwhile.
 type interrupted struct{ err error }
 
+// Error says what was interrupted, as far as that is known, and of several joined errors each once.
 func (i interrupted) Error() string {
-	what := strings.TrimSuffix(i.err.Error(), context.Canceled.Error())
-	return strings.TrimSuffix("interrupted: "+what, ": ")
+	said := []string{}
+	for line := range strings.Lines(i.err.Error()) {
+		what := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSpace(line), context.Canceled.Error()), ": ")
+		if what != "" && !slices.Contains(said, what) {
+			said = append(said, what)
+		}
+	}
+	if len(said) == 0 {
+		return "interrupted"
+	}
+	return "interrupted: " + strings.Join(said, "\n")
 }
 
 func (i interrupted) Unwrap() []error { return []error{context.Canceled, i.err} }

@@ -55,6 +55,24 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestInterrupted checks that what is said of an interruption has no empty parts and none twice.
+func TestInterrupted(t *testing.T) {
+	read := fmt.Errorf("read a: %w", context.Canceled)
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{context.Canceled, "interrupted"},
+		{errors.Join(context.Canceled, context.Canceled), "interrupted"},
+		{errors.Join(read, context.Canceled, read), "interrupted: read a"},
+		{errors.Join(read, errors.New("close b: lost")), "interrupted: read a; close b: lost"},
+	} {
+		if _, message := verdict(interrupted{c.err}); message != c.want {
+			t.Errorf("verdict of %q = %q, want %q", c.err, message, c.want)
+		}
+	}
+}
+
 // The codes that are documented are those that there are.
 func TestExitCodesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/command.md")
