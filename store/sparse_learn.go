@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,6 +58,8 @@ const (
 	mergeLists   = 8    // lists of about one size that are merged into one
 	walkWindow   = 1024 // commits that are read before what they announce is put into the index
 	hookParallel = 16
+
+	listsHeld = 8 << 20 // bytes of lists that are in memory together, unless a single one is longer
 )
 
 // Load makes the index know what the commits up to heads announce. What cannot be read for good is passed over, and reported in
@@ -133,8 +136,9 @@ func (l *HookLoader) readLists(ctx context.Context) error {
 	})
 	var damage error
 	for len(left) > 0 {
-		n := 1
-		for n < len(left) && sizes[left[n]] > sizes[left[0]]/4 {
+		n, held := 1, sizes[left[0]]
+		for n < len(left) && sizes[left[n]] > sizes[left[0]]/4 && held+sizes[left[n]] <= listsHeld {
+			held += sizes[left[n]]
 			n++
 		}
 		wave := slices.DeleteFunc(slices.Clone(left[:n]), func(id hookListID) bool { return contained[id] })
@@ -286,7 +290,8 @@ func (l *HookLoader) publish(ctx context.Context, list *hookList) error {
 	}
 }
 
-// mergeable returns lists of about one size that are enough to be merged, nil if there are none.
+// mergeable returns lists of about one size that are enough to be merged, nil if there are none: the shortest first, and no more
+// than may be in memory together.
 func (l *HookLoader) mergeable() []hookListID {
 	tiers := map[int][]hookListID{}
 	for id, list := range l.lists {
@@ -301,10 +306,21 @@ func (l *HookLoader) mergeable() []hookListID {
 	}
 	for _, ids := range tiers {
 		if len(ids) >= mergeLists {
-			return ids
+			return l.shortest(ids)
 		}
 	}
 	return nil
+}
+
+// shortest returns as many of the lists, the shortest first, as may be in memory together, and at least two.
+func (l *HookLoader) shortest(ids []hookListID) []hookListID {
+	slices.SortFunc(ids, func(a, b hookListID) int { return cmp.Compare(l.lists[a].size, l.lists[b].size) })
+	n, held := 0, int64(0)
+	for n < len(ids) && (n < 2 || held+l.lists[ids[n]].size <= listsHeld) {
+		held += l.lists[ids[n]].size
+		n++
+	}
+	return ids[:n]
 }
 
 // merge puts one list in the place of others. Somebody else may do the same: then there are two, and the next merge makes one.

@@ -38,7 +38,7 @@ type hookList struct {
 // Bounds of a hook list.
 const (
 	maxHookListWire = 64 << 20 // bytes; what is longer is none of ours
-	fullHookList    = 16 << 20 // bytes; what is longer is not merged any more
+	fullHookList    = 4 << 20  // bytes; what is longer is not merged any more
 	maxListed       = 1 << 22  // multichunks in a list
 )
 

@@ -453,6 +453,35 @@ func TestHookLoaderOthers(t *testing.T) {
 }
 
 // TestHookLoaderAway gives up when the remote does, and goes on from there.
+// TestMergeable checks that what is merged is enough to be worth it, and no more than may be in memory.
+func TestMergeable(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		sizes []int64
+		want  int
+	}{
+		{"few", []int64{5000, 5000, 5000}, 0},
+		{"of different lengths", []int64{5000, 10 << 10, 50 << 10, 200 << 10, 1 << 20, 3 << 20, 5000, 10 << 10}, 0},
+		{"short", slices.Repeat([]int64{5000}, 9), 9},
+		{"long", slices.Repeat([]int64{3 << 20}, 8), 2},
+		{"nearly full", slices.Repeat([]int64{4<<20 - 1}, 8), 2},
+		{"full", slices.Repeat([]int64{4 << 20}, 20), 0},
+	} {
+		l := &HookLoader{lists: map[hookListID]*hookList{}}
+		for i, size := range c.sizes {
+			l.lists[hookListID{byte(i)}] = &hookList{size: size}
+		}
+		sum := int64(0)
+		ids := l.mergeable()
+		for _, id := range ids {
+			sum += l.lists[id].size
+		}
+		if len(ids) != c.want || sum > listsHeld {
+			t.Errorf("%s: %d lists of %d bytes are merged, want %d", c.name, len(ids), sum, c.want)
+		}
+	}
+}
+
 func TestHookLoaderAway(t *testing.T) {
 	rng := newRand(t)
 	r, mem, _ := initMem(t)
