@@ -212,15 +212,15 @@ type Cache struct {
 	commits      []*localFile // not published, by number
 	dropped      []*localFile // published, their files are still to be removed
 	local        map[store.ID]nodeLoc
-	hints        map[store.ID]store.Hint // of published nodes that local commits may name without
-	making       int                     // local commits that are being made
-	temps        int                     // local commits ever begun
+	hints        map[store.ID]heldHint // of published nodes that local commits may name without
+	making       int                   // local commits that are being made
+	temps        int                   // local commits ever begun
 	pending      map[store.ID]*pendingChunk
 	pendingBytes int64
 	unlisted     []store.ID // pending chunks that no local commit lists
 	waiting      []store.ID // pending chunks that are to be packed anew
 	known        int        // pending chunks that have turned out to be stored
-	receipts     map[store.Name][]store.ID
+	receipts     map[store.Name]*receipt
 	damaged      []store.Name // receipts that cannot be read
 }
 
@@ -258,9 +258,9 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 		repo:     repo,
 		o:        o.withDefaults(multichunk),
 		local:    make(map[store.ID]nodeLoc),
-		hints:    make(map[store.ID]store.Hint),
+		hints:    make(map[store.ID]heldHint),
 		pending:  make(map[store.ID]*pendingChunk),
-		receipts: make(map[store.Name][]store.ID),
+		receipts: make(map[store.Name]*receipt),
 		ahead:    newAhead(),
 		latest:   latest[*store.Node]{keep: 256},
 		places:   latest[inLog]{keep: 2048},
@@ -352,7 +352,7 @@ func (c *Cache) load() (err error) {
 	if err := c.loadLocal(); err != nil {
 		return err
 	}
-	c.putHints(c.hints)                                               // of a database that was lost; references without hints outlive the need to keep them in the base
+	c.putHints(bareHints(c.hints))                                    // of a database that was lost; references without hints outlive the need to keep them in the base
 	segment := min(c.o.Segment, max(c.space.free().total/16, 64<<10)) // a small disk is not to be filled by one
 	o := logOptions{size: segment, now: c.o.Now, onGrowth: c.logGrown}
 	if c.log, err = openLog(c.fsys, c.space, c.newestLocked().Cut, o); err != nil {

@@ -178,7 +178,7 @@ func (c *Cache) trimDB() {
 	if most := uint64(share / chunkBytes); chunks > most && c.trimming.CompareAndSwap(false, true) {
 		_, err := c.start(func(ctx context.Context) {
 			defer c.trimming.Store(false)
-			if err := c.index.Trim(ctx, most-most/16, c.unannounced); err != nil && ctx.Err() == nil {
+			if err := c.index.Trim(ctx, most-most/16, c.hasReceipt); err != nil && ctx.Err() == nil {
 				c.trouble(err)
 			}
 		})
@@ -188,8 +188,8 @@ func (c *Cache) trimDB() {
 	}
 }
 
-// unannounced reports whether multichunk n is in no commit yet: then references may lack where its chunks lie.
-func (c *Cache) unannounced(n store.Name) bool {
+// hasReceipt reports whether there is a receipt of multichunk n: then references may lack where its chunks lie.
+func (c *Cache) hasReceipt(n store.Name) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.receipts[n]

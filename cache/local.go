@@ -469,6 +469,10 @@ func (c *Cache) loadLocal() error {
 		f.nodes = nil
 		c.commits = append(c.commits, f)
 	}
+	for id, h := range c.hints {
+		h.needed = c.newestLocked().N
+		c.hints[id] = h
+	}
 	return nil
 }
 
@@ -498,8 +502,8 @@ func (c *Cache) parseBase(b []byte) error {
 	base.Published = true
 	hints := d.count(56)
 	for range hints {
-		id, h := d.id(), d.hint()
-		c.hints[id] = h
+		id := d.id()
+		c.hints[id] = heldHint{hint: d.hint()}
 	}
 	if !d.done() {
 		return corruptf("local file base")

@@ -56,8 +56,10 @@ func (c *Cache) publication(ctx context.Context, base Base, r reporter) (*Public
 	p := &Publication{N: base.N, Root: base.Root, Snapshots: base.Snapshots, Cut: base.Cut, hints: w.hints, nodes: w.nodes}
 	p.Root.Hint, p.Snapshots.Hint = w.hint(p.Root), w.hint(p.Snapshots)
 	c.mu.Lock()
-	for n, hooks := range c.receipts {
-		p.Multichunks = append(p.Multichunks, store.MultichunkInfo{Name: n, Kind: store.KindData, Hooks: hooks})
+	for n, r := range c.receipts {
+		if !r.announced {
+			p.Multichunks = append(p.Multichunks, store.MultichunkInfo{Name: n, Kind: store.KindData, Hooks: r.hooks})
+		}
 	}
 	c.mu.Unlock()
 	for _, n := range w.names {
@@ -348,8 +350,9 @@ func (c *Cache) knownHint(ref store.Ref) store.Hint {
 		return c.Hint(ref.ID)
 	}
 	c.mu.Lock()
-	h, ok := c.hints[ref.ID]
+	held, ok := c.hints[ref.ID]
 	c.mu.Unlock()
+	h := held.hint
 	if ok {
 		return h
 	}
@@ -416,17 +419,14 @@ func (c *Cache) Published(p *Publication) error {
 	defer c.publishMu.Unlock()
 	c.finishMu.Lock()
 	defer c.finishMu.Unlock()
-	keepHints := !c.putHints(p.hints)
-	base, keep, busy := c.supersede(p, keepHints)
-	if err := c.writeBase(base, keep); err != nil {
+	kept := c.putHints(p.hints)
+	base, hints := c.supersede(p, kept)
+	if err := c.writeBase(base, hints); err != nil {
 		return fmt.Errorf("note publication of local commit %d: %w", p.N, err)
 	}
 	c.packed = nil
 	c.dropKnown(p.N)
-	err := c.removeDropped()
-	if err == nil && !busy {
-		err = c.dropReceipts(p.dataNames())
-	}
+	err := errors.Join(c.removeDropped(), c.dropReceipts(p.N))
 	c.trimDB()
 	if err != nil {
 		return fmt.Errorf("note publication of local commit %d: %w", p.N, err)
@@ -442,26 +442,46 @@ func (c *Cache) HintIn(p *Publication, ref store.Ref) store.Hint {
 	return c.Hint(ref.ID)
 }
 
-// supersede makes p the base and forgets local commits up to it. If it is busy,
-// later commits may refer to chunks and nodes of p without hints, as they were
-// saved before: where those lie must then stay known whatever happens to the
-// database. KeepHints says that the database could not take them.
-func (c *Cache) supersede(p *Publication, keepHints bool) (base Base, keep map[store.ID]store.Hint, busy bool) {
+// A heldHint is where a published node lies, for local commits that refer to it without that.
+type heldHint struct {
+	hint   store.Hint
+	needed uint64 // the last of them
+}
+
+func bareHints(held map[store.ID]heldHint) map[store.ID]store.Hint {
+	hints := make(map[store.ID]store.Hint, len(held))
+	for id, h := range held {
+		hints[id] = h.hint
+	}
+	return hints
+}
+
+// supersede makes p the base and forgets local commits up to it. Later ones that are there, or are being made, may
+// refer to chunks and nodes of p without hints, as they were saved before: where those lie must stay known until the
+// last of these is published, whatever happens to the database. Who never stops changing something always has later
+// ones, so what is kept for them goes with them. InDB says that the database has taken the hints of p.
+func (c *Cache) supersede(p *Publication, inDB bool) (base Base, hints map[store.ID]store.Hint) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	busy = keepHints || c.making > 0 || c.newestLocked().N > p.N
+	needed := c.neededLocked()
+	if !inDB {
+		needed = max(needed, p.N+1)
+	}
 	base = Base{N: p.N, Root: p.Root, Snapshots: p.Snapshots, Cut: p.Cut, Meta: c.base.Meta, Published: true}
 	for len(c.commits) > 0 && c.commits[0].N <= p.N {
 		base.Meta = c.commits[0].Meta
 		c.dropped = append(c.dropped, c.commits[0])
 		c.commits = c.commits[1:]
 	}
-	if !busy {
-		clear(c.hints)
+	maps.DeleteFunc(c.hints, func(_ store.ID, h heldHint) bool { return h.needed <= p.N })
+	if needed > p.N {
+		for id, h := range p.hints {
+			c.hints[id] = heldHint{h, needed}
+		}
 	}
-	for id, h := range p.hints {
-		if busy {
-			c.hints[id] = h
+	for _, n := range p.dataNames() {
+		if r := c.receipts[n]; r != nil {
+			r.announced, r.needed = true, needed
 		}
 	}
 	for id, loc := range c.local {
@@ -476,8 +496,12 @@ func (c *Cache) supersede(p *Publication, keepHints bool) (base Base, keep map[s
 		}
 	}
 	c.base = base
-	return base, maps.Clone(c.hints), busy
+	return base, bareHints(c.hints)
 }
+
+// neededLocked returns the number of the last local commit that may refer without a hint to what is being published
+// now: the newest, or the one that is being made. The caller holds mu.
+func (c *Cache) neededLocked() uint64 { return c.newestLocked().N + uint64(c.making) }
 
 // removeDropped removes the files of local commits that are superseded.
 func (c *Cache) removeDropped() error {

@@ -9,9 +9,15 @@ import (
 	"github.com/dedupfs/dedupfs/store"
 )
 
-// A receipt tells of a data multichunk that is verified on the remote and that no
-// commit announces yet: which chunks lie in it and where. It lasts before their
-// places in the log are given up, because the database may be lost.
+// A receipt tells of a data multichunk that is verified on the remote: which chunks
+// lie in it and where. It lasts before their places in the log are given up, because
+// the database may be lost, and until a commit that announces it is on the remote and
+// no local commit is left that may lack its hints.
+type receipt struct {
+	hooks     []store.ID
+	announced bool
+	needed    uint64 // once it is announced: the last local commit that may lack its hints
+}
 
 func receiptName(n store.Name) string { return "uploaded/" + n.String() }
 
@@ -45,7 +51,7 @@ func (c *Cache) writeReceipt(n store.Name, table []store.TableEntry) error {
 		return fmt.Errorf("write receipt: %w", err)
 	}
 	c.mu.Lock()
-	c.receipts[n] = store.Hooks(table)
+	c.receipts[n] = &receipt{hooks: store.Hooks(table)}
 	c.mu.Unlock()
 	return nil
 }
@@ -75,7 +81,7 @@ func (c *Cache) loadReceipts() error {
 		if err := c.loadTable(n, table); err != nil {
 			return err
 		}
-		c.receipts[n] = store.Hooks(table)
+		c.receipts[n] = &receipt{hooks: store.Hooks(table)}
 	}
 	return nil
 }
@@ -100,8 +106,16 @@ func (c *Cache) readReceipt(n store.Name) ([]store.TableEntry, error) {
 	return table, nil
 }
 
-// dropReceipts removes the receipts of multichunks that a commit announces.
-func (c *Cache) dropReceipts(names []store.Name) error {
+// dropReceipts removes the receipts that nothing needs now that local commit n is published.
+func (c *Cache) dropReceipts(n uint64) error {
+	c.mu.Lock()
+	var names []store.Name
+	for name, r := range c.receipts {
+		if r.announced && r.needed <= n {
+			names = append(names, name)
+		}
+	}
+	c.mu.Unlock()
 	var errs error
 	for _, n := range names {
 		if err := c.fsys.Remove(receiptName(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {

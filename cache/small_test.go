@@ -78,7 +78,7 @@ func FuzzSmallFiles(f *testing.F) {
 		parseState(b)
 		d := decoder{b: b}
 		d.place()
-		c := &Cache{hints: map[store.ID]store.Hint{}}
+		c := &Cache{hints: map[store.ID]heldHint{}}
 		c.parseBase(b)
 	})
 }

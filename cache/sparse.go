@@ -338,7 +338,7 @@ func (c *Cache) relied(ctx context.Context, id store.ID) (h store.Hint, ok bool,
 // published its bytes stay in the log, so that nothing depends on the database.
 func (c *Cache) knowLocked(p *pendingChunk, h store.Hint) {
 	p.state, p.hint = chunkKnown, h
-	p.needed = c.newestLocked().N + uint64(c.making)
+	p.needed = c.neededLocked()
 	c.pendingBytes -= int64(p.len)
 	c.known++
 }
