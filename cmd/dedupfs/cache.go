@@ -27,10 +27,11 @@ func (a *app) cacheCommand() *cobra.Command {
 	}
 	cmd.AddCommand(
 		&cobra.Command{
-			Use:   "info [DIR]",
-			Short: "Show what the local disk is used for, and what is pinned",
-			Args:  cobra.MaximumNArgs(1),
-			RunE:  func(cmd *cobra.Command, args []string) error { return a.cacheInfo(cmd.Context(), args) },
+			Use:     "info [DIR]",
+			Short:   "Show what the local disk is used for, and what is pinned",
+			Example: "  dedupfs cache info ~/Cloud",
+			Args:    cobra.MaximumNArgs(1),
+			RunE:    func(cmd *cobra.Command, args []string) error { return a.cacheInfo(cmd.Context(), args) },
 		},
 		a.cachePathCommand("pin", "Fetch a file or a directory and never evict it",
 			"Fetch PATH, with all that is below it, and keep it on this machine, over remounts too, as it changes. Changes made\n"+
@@ -42,11 +43,12 @@ func (a *app) cacheCommand() *cobra.Command {
 			"Remove the local copies of PATH and all below it, or of everything if PATH is the root of the mount. What is pinned, or not\n"+
 				"uploaded yet, stays. What else lies in the same multichunks goes with it.", "/cache/drop"),
 		&cobra.Command{
-			Use:   "resize SIZE [DIR]",
-			Short: "Change how much the local state of a mount may take",
-			Long:  "Change --cache-size of a running mount, until it is unmounted. What is too much is evicted at once.",
-			Args:  cobra.RangeArgs(1, 2),
-			RunE:  func(cmd *cobra.Command, args []string) error { return a.cacheResize(cmd.Context(), args[0], args[1:]) },
+			Use:     "resize SIZE [DIR]",
+			Short:   "Change how much the local state of a mount may take",
+			Long:    "Change --cache-size of a running mount, until it is unmounted. What is too much is evicted at once.",
+			Example: "  dedupfs cache resize 50G ~/Cloud",
+			Args:    cobra.RangeArgs(1, 2),
+			RunE:    func(cmd *cobra.Command, args []string) error { return a.cacheResize(cmd.Context(), args[0], args[1:]) },
 		},
 	)
 	return cmd
@@ -60,7 +62,8 @@ type cacheTarget struct {
 func (a *app) cachePathCommand(use, short, long, request string) *cobra.Command {
 	return &cobra.Command{
 		Use: use + " PATH", Short: short, Long: long,
-		Args: cobra.ExactArgs(1),
+		Example: "  dedupfs cache " + use + " ~/Cloud/photos",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, ino, err := inMount(args[0])
 			if err != nil {

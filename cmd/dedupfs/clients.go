@@ -18,8 +18,9 @@ func (a *app) clientsCommand() *cobra.Command {
 		Short: "Show and manage the machines that use a repository",
 		Long: "A client is one cache directory of one machine; each life of it is an incarnation, with a history of its own. A cache\n" +
 			"directory that was copied, or put back from a backup, begins another one.",
-		Args: cobra.NoArgs,
-		RunE: showHelp,
+		Example: "  dedupfs clients list ~/Cloud\n  dedupfs clients rename laptop",
+		Args:    cobra.NoArgs,
+		RunE:    showHelp,
 	}
 	cmd.AddCommand(a.clientsListCommand(), a.clientsRenameCommand(), a.clientsEvictCommand(), a.clientsAcceptCommand())
 	return cmd
@@ -50,7 +51,8 @@ func (a *app) clientsListCommand() *cobra.Command {
 		Long: "List who uses the repository: when its newest commit was made, by its own clock; how many commits of others that has not\n" +
 			"seen; and, of this machine, what waits for upload. A client that waits for nothing in the last column holds up no\n" +
 			"garbage collection.",
-		Args: cobra.MaximumNArgs(1),
+		Example: "  dedupfs clients list\n  dedupfs clients list gdrive:home --json",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list := []fs.Client{}
 			err := ask(cmd.Context(), a, args, clientsQuery, struct{}{}, func(c fs.Client) error {
@@ -174,7 +176,8 @@ func (a *app) clientsAcceptCommand() *cobra.Command {
 			"Find out first why that is so: somebody may have put back an old copy of the storage, or of a cache directory.\n" +
 			"What was accepted is recorded on the remote, for all machines. Whose history it was goes on as a new incarnation;\n" +
 			"what it has that the remote has not is published again.",
-		Args: cobra.MaximumNArgs(1),
+		Example: "  dedupfs clients accept gdrive:home",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list := []fs.Acceptance{}
 			err := ask(cmd.Context(), a, args, acceptQuery, struct{}{}, func(one fs.Acceptance) error {

@@ -24,8 +24,9 @@ func (a *app) conflictsCommand() *cobra.Command {
 		Long: "Of a file that two machines have changed at once both contents remain, one of them as \"name (conflict HOST DATE).ext\".\n" +
 			"Keep the one that you want under the name that you want, by hand or with `conflicts resolve`; what has no such name\n" +
 			"any more is no conflict.",
-		Args: cobra.NoArgs,
-		RunE: showHelp,
+		Example: "  dedupfs conflicts list ~/Cloud\n  dedupfs conflicts resolve ~/Cloud/draft.txt --keep other",
+		Args:    cobra.NoArgs,
+		RunE:    showHelp,
 	}
 	cmd.AddCommand(a.conflictsListCommand(), a.conflictsDiffCommand(), a.conflictsResolveCommand())
 	return cmd
@@ -33,10 +34,11 @@ func (a *app) conflictsCommand() *cobra.Command {
 
 func (a *app) conflictsListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "list [DIR]",
-		Short: "List the conflicts of a mounted volume",
-		Long:  "List what merges have renamed in a mounted volume. The exit code is 31 if there is anything.",
-		Args:  cobra.MaximumNArgs(1),
+		Use:     "list [DIR]",
+		Short:   "List the conflicts of a mounted volume",
+		Long:    "List what merges have renamed in a mounted volume. The exit code is 31 if there is anything.",
+		Example: "  dedupfs conflicts list ~/Cloud",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := theMount(args)
 			if err != nil {

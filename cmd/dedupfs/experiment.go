@@ -26,8 +26,9 @@ func (a *app) experimentCommand() *cobra.Command {
 		Long: "Measure what chunkers, multichunks, compression and lines make of your data: the three experiments of the multichunk thesis, with\n" +
 			"the chunkers, the packer and the encryption that repositories use. Nothing is stored but results. docs/experiments.md has\n" +
 			"what came of it on eleven data sets.",
-		Args: cobra.NoArgs,
-		RunE: showHelp,
+		Example: "  dedupfs experiment chunking /data/versions --out results",
+		Args:    cobra.NoArgs,
+		RunE:    showHelp,
 	}
 	cmd.AddCommand(a.experimentChunkingCommand(), a.experimentReconstructionCommand(), a.experimentUploadCommand(), a.experimentMeasureCommand())
 	return cmd

@@ -35,7 +35,8 @@ func (a *app) initCommand() *cobra.Command {
 		Short: "Create a repository",
 		Long: "Create a repository in an empty place, or one that is not there yet, and print a recovery key, once.\n" +
 			"What is chosen here holds for as long as the repository does.",
-		Args: cobra.MaximumNArgs(1),
+		Example: "  dedupfs init gdrive:home\n  dedupfs init --parity 5% --key-name paper /mnt/disk/repo",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			url, err := a.repoURL(args)
 			if err != nil {

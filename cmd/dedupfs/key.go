@@ -27,9 +27,10 @@ func (a *app) keyCommand() *cobra.Command {
 
 func (a *app) keyListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "list",
-		Short: "List the key slots",
-		Args:  cobra.NoArgs,
+		Use:     "list",
+		Short:   "List the key slots",
+		Example: "  dedupfs key list --repo gdrive:home",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withRepository(cmd.Context(), func(r *store.Repository) error {
 				slots, err := r.Slots(cmd.Context())
@@ -90,9 +91,10 @@ func (a *app) keyAddCommand() *cobra.Command {
 	var name string
 	memory := defaultKDFMemory()
 	cmd := &cobra.Command{
-		Use:   "add",
-		Short: "Add a key slot with a password of its own",
-		Args:  cobra.NoArgs,
+		Use:     "add",
+		Short:   "Add a key slot with a password of its own",
+		Example: "  dedupfs key add --repo gdrive:home --name laptop",
+		Args:    cobra.NoArgs,
 	}
 	source := a.newPassword(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the slot, for people")
@@ -116,9 +118,10 @@ func (a *app) keyAddCommand() *cobra.Command {
 
 func (a *app) keyRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "remove ID|NAME",
-		Short: "Remove a key slot, so that its password opens nothing any more",
-		Args:  cobra.ExactArgs(1),
+		Use:     "remove ID|NAME",
+		Short:   "Remove a key slot, so that its password opens nothing any more",
+		Example: "  dedupfs key remove --repo gdrive:home laptop",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withRepository(cmd.Context(), func(r *store.Repository) error {
 				if err := r.RemoveSlot(cmd.Context(), args[0]); err != nil {
@@ -133,9 +136,10 @@ func (a *app) keyRemoveCommand() *cobra.Command {
 
 func (a *app) keyPasswdCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "passwd",
-		Short: "Change the password of the key slot in use",
-		Args:  cobra.NoArgs,
+		Use:     "passwd",
+		Short:   "Change the password of the key slot in use",
+		Example: "  dedupfs key passwd --repo gdrive:home",
+		Args:    cobra.NoArgs,
 	}
 	source := a.newPassword(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -156,9 +160,10 @@ func (a *app) keyPasswdCommand() *cobra.Command {
 
 func (a *app) keyRecoveryCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "recovery",
-		Short: "Make a recovery key: a password to print and keep safe",
-		Args:  cobra.NoArgs,
+		Use:     "recovery",
+		Short:   "Make a recovery key: a password to print and keep safe",
+		Example: "  dedupfs key recovery --repo gdrive:home",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.withRepository(cmd.Context(), func(r *store.Repository) error {
 				printable, err := r.AddRecovery(cmd.Context())

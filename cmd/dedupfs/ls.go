@@ -24,7 +24,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Short: "List what is in a snapshot",
 		Long: "List a directory, or one file, of a snapshot. `latest` is the newest snapshot, `current` the state as it is now.\n" +
 			"Characters that are not printable are escaped; --json gives the names as they are.",
-		Args: cobra.ExactArgs(1),
+		Example: "  dedupfs ls -l --repo gdrive:home latest:photos",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.inSnapshot(cmd.Context(), args[0], l.list)
 		},
@@ -36,9 +37,10 @@ func (a *app) lsCommand() *cobra.Command {
 
 func (a *app) catCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "cat SNAPSHOT:PATH",
-		Short: "Print a file of a snapshot",
-		Args:  cobra.ExactArgs(1),
+		Use:     "cat SNAPSHOT:PATH",
+		Short:   "Print a file of a snapshot",
+		Example: "  dedupfs cat --repo gdrive:home latest:notes/todo.txt",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.inSnapshot(cmd.Context(), args[0], a.cat)
 		},

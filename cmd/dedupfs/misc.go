@@ -24,9 +24,10 @@ func (a *app) printJSON(v any) error {
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of the program and of the formats it knows",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Print the version of the program and of the formats it knows",
+		Example: "  dedupfs version --json",
+		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := programVersion()
 			if a.g.json {
@@ -61,9 +62,10 @@ func programVersion() version {
 
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "man DIR",
-		Short: "Write the manual pages into a directory",
-		Args:  cobra.ExactArgs(1),
+		Use:     "man DIR",
+		Short:   "Write the manual pages into a directory",
+		Example: "  dedupfs man /usr/local/share/man/man1",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fi, err := os.Stat(args[0])
 			if err != nil {

@@ -49,7 +49,7 @@ func TestBindEnvironment(t *testing.T) {
 	}
 }
 
-// Every command says what it does, and every flag has a variable of its own.
+// Every command says what it does and shows it, and every flag has a variable of its own.
 func TestCommandsAreDescribed(t *testing.T) {
 	root := (&app{}).rootCommand()
 	commands := 0
@@ -61,6 +61,9 @@ func TestCommandsAreDescribed(t *testing.T) {
 		}
 		if c != root && !c.HasSubCommands() && c.Args == nil {
 			t.Errorf("%s takes any number of arguments", c.CommandPath())
+		}
+		if c != root && c.Runnable() && !c.Hidden && !strings.Contains(c.Example, "  dedupfs ") {
+			t.Errorf("%s: Example = %q", c.CommandPath(), c.Example)
 		}
 		variables := map[string]string{}
 		note := func(f *pflag.Flag) {

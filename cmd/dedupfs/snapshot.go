@@ -19,8 +19,9 @@ func (a *app) snapshotCommand() *cobra.Command {
 		Short: "Make, list and forget snapshots",
 		Long: "A snapshot is the whole volume at one instant, under a name. It costs what has changed since the one before. A\n" +
 			"mounted volume shows its snapshots as read-only directories in .snapshots.",
-		Args: cobra.NoArgs,
-		RunE: showHelp,
+		Example: "  dedupfs snapshot create before-upgrade ~/Cloud\n  dedupfs snapshot list",
+		Args:    cobra.NoArgs,
+		RunE:    showHelp,
 	}
 	cmd.AddCommand(a.snapshotCreateCommand(), a.snapshotListCommand("list"), a.snapshotShowCommand(), a.snapshotHoldCommand(),
 		a.snapshotTagCommand(), a.diffCommand(), a.snapshotForgetCommand(), a.snapshotRestoreForgottenCommand())
@@ -43,10 +44,12 @@ func (a *app) snapshotCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create [NAME] [DIR]",
 		Short: "Make a snapshot of a mounted volume",
-		Long:  "Make a snapshot of the volume as it is now. It returns when the snapshot is safe on this machine.",
-		Args:  cobra.MaximumNArgs(2),
+		Long: "Make a snapshot of the volume as it is now. It returns when the snapshot is safe on this machine. Without a NAME it is\n" +
+			"named by the time. A single argument with a / is DIR.",
+		Example: "  dedupfs snapshot create before-upgrade ~/Cloud --tag manual\n  dedupfs snapshot create ~/Cloud --sync",
+		Args:    cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
+			if len(args) > 0 && !isDir(args) {
 				o.Name = args[0]
 				if err := checkSnapshotName(o.Name); err != nil {
 					return err
@@ -60,6 +63,11 @@ func (a *app) snapshotCreateCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&o.Message, "message", "m", "", "`TEXT` to remember it by")
 	cmd.Flags().StringSliceVar(&o.Tags, "tag", nil, "`TAG` to find it by; may be given several times")
 	return cmd
+}
+
+// isDir reports whether the one argument of NAME and DIR is a directory, which is not a possible name.
+func isDir(args []string) bool {
+	return len(args) == 1 && (strings.Contains(args[0], "/") || args[0] == "." || args[0] == "..")
 }
 
 // checkSnapshotName refuses names that have a meaning of their own.
@@ -112,10 +120,11 @@ func (s *session) serveCreateSnapshot(ctx context.Context, r *http.Request, repo
 func (a *app) snapshotListCommand(use string) *cobra.Command {
 	var which listRequest
 	cmd := &cobra.Command{
-		Use:   use + " [DIR]",
-		Short: "List the snapshots",
-		Long:  "List the snapshots of a mounted volume, or of the repository named by --repo.",
-		Args:  cobra.MaximumNArgs(1),
+		Use:     use + " [DIR]",
+		Short:   "List the snapshots",
+		Long:    "List the snapshots of a mounted volume, or of the repository named by --repo.",
+		Example: "  dedupfs snapshots ~/Cloud\n  dedupfs snapshot list --repo gdrive:home --json",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := a.listSnapshots(cmd.Context(), args, which)
 			if err != nil {
@@ -177,9 +186,10 @@ func (a *app) printSnapshots(list []fs.Snapshot) error {
 
 func (a *app) snapshotShowCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "show NAME [DIR]",
-		Short: "Show one snapshot",
-		Args:  cobra.RangeArgs(1, 2),
+		Use:     "show NAME [DIR]",
+		Short:   "Show one snapshot",
+		Example: "  dedupfs snapshot show before-upgrade ~/Cloud",
+		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list, err := a.listSnapshots(cmd.Context(), args[1:], listRequest{All: true})
 			if err != nil {
@@ -254,6 +264,7 @@ func (a *app) snapshotForgetCommand() *cobra.Command {
 		Short: "Forget a snapshot",
 		Long: "Forget a snapshot. What only it needs stays until `dedupfs gc` removes it; until then `snapshot restore-forgotten`\n" +
 			"brings it back. `dedupfs forget` forgets many by rules.",
+		Example: "  dedupfs snapshot forget before-upgrade ~/Cloud",
 	}, func() snapshotChange { return snapshotChange{Forget: true} })
 }
 
@@ -269,9 +280,10 @@ func (a *app) snapshotRestoreForgottenCommand() *cobra.Command {
 func (a *app) snapshotHoldCommand() *cobra.Command {
 	var off bool
 	cmd := a.changeCommand(&cobra.Command{
-		Use:   "hold",
-		Short: "Keep a snapshot from being forgotten",
-		Long:  "Keep a snapshot from being forgotten, by rules or by name, until it is released with --off.",
+		Use:     "hold",
+		Short:   "Keep a snapshot from being forgotten",
+		Long:    "Keep a snapshot from being forgotten, by rules or by name, until it is released with --off.",
+		Example: "  dedupfs snapshot hold before-upgrade ~/Cloud\n  dedupfs snapshot hold --off before-upgrade ~/Cloud",
 	}, func() snapshotChange {
 		hold := !off
 		return snapshotChange{Hold: &hold}

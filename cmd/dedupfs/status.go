@@ -54,7 +54,8 @@ func (a *app) statusCommand() *cobra.Command {
 		Short: "Show how far mounts are with their uploads, or what a repository is",
 		Long: "Show the mount that holds DIR, or the repository REPO. Without an argument: all mounts of this machine, or the\n" +
 			"repository named by --repo if there are none.",
-		Args: cobra.MaximumNArgs(1),
+		Example: "  dedupfs status ~/Cloud --watch\n  dedupfs status --json",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !watch {
 				return a.status(cmd.Context(), args)

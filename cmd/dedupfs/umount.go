@@ -20,7 +20,8 @@ func (a *app) umountCommand() *cobra.Command {
 		Short:   "Unmount, when all is on the remote",
 		Long: "Upload all that is not yet on the remote, with progress, then unmount. While it waits the mount can be used; an\n" +
 			"interrupt leaves it mounted. A mount whose process has died is cleared.",
-		Args: cobra.MaximumNArgs(1),
+		Example: "  dedupfs umount ~/Cloud\n  dedupfs umount --timeout 5m ~/Cloud",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if noWait && timeout != 0 {
 				return usageError("--no-wait and --timeout exclude each other")
@@ -77,9 +78,10 @@ func (a *app) callWithBar(ctx context.Context, m *mounted, method, path string, 
 
 func (a *app) syncCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "sync [DIR]",
-		Short: "Commit, upload and fetch now; return when all is on the remote",
-		Args:  cobra.MaximumNArgs(1),
+		Use:     "sync [DIR]",
+		Short:   "Commit, upload and fetch now; return when all is on the remote",
+		Example: "  dedupfs sync ~/Cloud",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := theMount(args)
 			if err != nil {
