@@ -11,12 +11,12 @@ import (
 	"github.com/dedupfs/dedupfs/fs"
 )
 
-// call is one request while it is served, and its context: it ends when the program that asked is interrupted.
+// call is one request while it is served, and its context: it ends when the program that asked gives up.
 type call struct {
-	op     string
-	ino    fs.Ino
-	cancel <-chan struct{}
-	begun  time.Time
+	op    string
+	ino   fs.Ino
+	begun time.Time
+	interruption
 
 	shard      *shard
 	prev, next *call         // guarded by shard.mu
@@ -26,23 +26,14 @@ type call struct {
 var _ context.Context = (*call)(nil)
 
 func (c *call) Deadline() (time.Time, bool) { return time.Time{}, false }
-func (c *call) Done() <-chan struct{}       { return c.cancel }
 func (c *call) Value(any) any               { return nil }
-
-func (c *call) Err() error {
-	select {
-	case <-c.cancel:
-		return context.Canceled
-	default:
-		return nil
-	}
-}
 
 // end takes c off the list of pending requests.
 func (c *call) end() {
 	c.shard.mu.Lock()
 	c.prev.next, c.next.prev = c.next, c.prev
 	c.shard.mu.Unlock()
+	c.ended()
 }
 
 // calls knows the requests that are being served. There are several lists so that requests seldom meet at a lock.
@@ -69,7 +60,7 @@ func newCalls() *calls {
 func (cs *calls) begin(op string, h *fuse.InHeader, cancel <-chan struct{}) *call {
 	// The kernel counts in twos: the lowest bit of a number marks interrupts.
 	s := &cs.shards[h.Unique>>1%uint64(len(cs.shards))]
-	c := &call{op: op, ino: fs.Ino(h.NodeId), cancel: cancel, begun: time.Now(), shard: s}
+	c := &call{op: op, ino: fs.Ino(h.NodeId), begun: time.Now(), interruption: interruption{cancel: cancel, thread: h.Pid}, shard: s}
 	s.mu.Lock()
 	c.prev, c.next = s.root.prev, &s.root
 	c.prev.next, c.next.prev = c, c

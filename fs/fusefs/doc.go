@@ -7,7 +7,7 @@
 //
 // # Requests
 //
-// Every request has a context of its own, which ends when the program that asked is interrupted; it is valid until the
+// Every request has a context of its own, which ends when the program that asked gives up (interrupt.go); it is valid until the
 // volume's method returns. Requests run concurrently, those of one directory too. One that is pending for over a minute is
 // named in the log with its operation and inode.
 //

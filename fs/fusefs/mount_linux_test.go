@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -309,6 +311,60 @@ func TestInterrupt(t *testing.T) {
 		t.Error("cat has succeeded")
 	}
 	<-ended
+}
+
+// TestSignals sends a program that waits signals that it handles, and some that do nothing: on a file system that is not remote it
+// would see none of them before the call has ended.
+func TestSignals(t *testing.T) {
+	v := newMemVolume()
+	var broken atomic.Bool
+	started := make(chan struct{}, 100)
+	v.fail = func(ctx context.Context, op string, _ fs.Ino) error {
+		if op != "mkdir" {
+			return nil
+		}
+		started <- struct{}{}
+		select {
+		case <-ctx.Done():
+			broken.Store(true)
+			return fmt.Errorf("fetch: %w", ctx.Err())
+		case <-time.After(3 * signalsEvery):
+			return nil
+		}
+	}
+	mnt := t.TempDir()
+	mount(t, v, mnt, nil)
+	handled := make(chan os.Signal, 100)
+	signal.Notify(handled, syscall.SIGALRM, syscall.SIGUSR1)
+	defer signal.Stop(handled)
+	for i, sig := range []syscall.Signal{syscall.SIGALRM, syscall.SIGUSR1, syscall.SIGCHLD, syscall.SIGURG, syscall.SIGCONT, syscall.SIGWINCH} {
+		thread, made := make(chan int, 1), make(chan error, 1)
+		go func() {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			thread <- unix.Gettid()
+			made <- unix.Mkdir(filepath.Join(mnt, fmt.Sprint(i)), 0o755)
+		}()
+		<-started
+		must(t, unix.Tgkill(os.Getpid(), <-thread, sig))
+		if err := <-made; err != nil {
+			t.Errorf("mkdir with %v: %v", sig, err)
+		}
+	}
+	if broken.Load() {
+		t.Error("a request was given up")
+	}
+	// What comes after a harmless one counts even so, although the kernel tells of the first alone.
+	cmd := exec.Command("mkdir", filepath.Join(mnt, "d"))
+	must(t, cmd.Start())
+	<-started
+	must(t, cmd.Process.Signal(syscall.SIGSTOP))
+	time.Sleep(signalsEvery)
+	must(t, cmd.Process.Signal(syscall.SIGTERM))
+	must(t, cmd.Process.Signal(syscall.SIGCONT))
+	if err := cmd.Wait(); err == nil || !broken.Load() {
+		t.Errorf("mkdir with SIGTERM after SIGSTOP: %v, given up %v", err, broken.Load())
+	}
 }
 
 // TestPendingIsLogged checks that a request that hangs is named, and that unmounting by force does not wait for it.
