@@ -19,7 +19,11 @@ const kindHead = 64 << 10
 // flushBuffer is how much of a file is in memory while it is cut, in bytes: a few of the largest chunks.
 const flushBuffer = 4 << 20
 
+// flushBuffers keeps buffers between files. The garbage collector empties it, which is often when memory is short.
 var flushBuffers = sync.Pool{New: func() any { b := make([]byte, flushBuffer); return &b }}
+
+// smallFlush is the size of a file up to which it gets a buffer of its own length: a full one costs more than it.
+const smallFlush = 512 << 10
 
 // maxPieces is the longest list of places that a chunk is kept as; longer ones are copied together by the cache.
 const maxPieces = 8
@@ -153,9 +157,13 @@ func (l *layer) dirty(baseLen int64) []span {
 // run cuts around every dirty range. Before done everything is as it will be; done is a boundary of the old cut, or lies
 // in a hole of it.
 func (fl *flusher) run(dirty []span) error {
-	bp := flushBuffers.Get().(*[]byte)
-	defer flushBuffers.Put(bp)
-	fl.buf = *bp
+	if fl.view.size <= smallFlush {
+		fl.buf = make([]byte, fl.view.size)
+	} else {
+		bp := flushBuffers.Get().(*[]byte)
+		defer flushBuffers.Put(bp)
+		fl.buf = *bp
+	}
 	done := int64(0)
 	for i := 0; i < len(dirty); i++ {
 		d := dirty[i]

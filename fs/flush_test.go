@@ -2,6 +2,7 @@ package fs
 
 import (
 	"math/rand"
+	"runtime"
 	"testing"
 )
 
@@ -34,5 +35,27 @@ func TestOverwriteCutsLittle(t *testing.T) {
 		if got := e.v.cutBytes.Load() - before; got == 0 || got > 1<<20 {
 			t.Errorf("%s: %d bytes were cut", tt.name, got)
 		}
+	}
+}
+
+// TestSmallFlushIsSmall counts what memory the commit of a small file takes when the garbage collector has just run.
+func TestSmallFlushIsSmall(t *testing.T) {
+	e := newEnv(t)
+	data := make([]byte, 1000)
+	const rounds = 10
+	var sum uint64
+	for i := range rounds {
+		rand.New(rand.NewSource(int64(i))).Read(data)
+		e.write("small", 0, data)
+		runtime.GC()
+		runtime.GC() // what was in a pool goes with the second one
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		e.commit()
+		runtime.ReadMemStats(&after)
+		sum += after.TotalAlloc - before.TotalAlloc
+	}
+	if got := sum / rounds; got > 1<<20 {
+		t.Errorf("a commit of %d bytes takes %d bytes of memory", len(data), got)
 	}
 }
