@@ -143,9 +143,13 @@ func (p *Packer) closeGroup(ctx context.Context) error {
 	return nil
 }
 
-// pack compresses g, waits for the group before it, and places g.
+// pack compresses g, waits for the group before it, and places g. Compressing is a unit of background work of its own: of a group it may
+// take a hundred times as long as its chunks took.
 func (p *Packer) pack(ctx context.Context, g *groupBuffer, before <-chan struct{}) {
-	out, err := p.repo.blocks.appendGroup(g.out, p.kind, g.block(0, len(g.ids)))
+	out, err := g.out, p.repo.Pacer().Background(ctx)
+	if err == nil {
+		out, err = p.repo.blocks.appendGroup(out, p.kind, g.block(0, len(g.ids)))
+	}
 	if before != nil {
 		<-before
 	}
