@@ -44,7 +44,7 @@ type Options struct {
 	// repository uses little.
 	IndexMemory int64
 
-	Uploads    int              // parallel uploads; default 4
+	Uploads    int              // parallel uploads, beside one of what is urgent; default 4
 	InFlight   int64            // sealed multichunks in memory, bytes; default 48 MiB, and at least two
 	Segment    int64            // of a segment of the log, bytes; default 64 MiB, less for a small Size
 	Offline    time.Duration    // how long a reader waits for the remote; default 30 s, negative without end
@@ -138,6 +138,7 @@ type Publication struct {
 	Snapshots   store.Ref // with its hint
 	Multichunks []store.MultichunkInfo
 	Cut         Pos
+	Early       bool // it is not all of the local commit: see PackEarly
 
 	hints map[store.ID]store.Hint  // of all nodes packed for it
 	nodes map[store.ID]*store.Node // some of them, with hints
@@ -213,6 +214,7 @@ type Cache struct {
 	dropped      []*localFile // published, their files are still to be removed
 	local        map[store.ID]nodeLoc
 	hints        map[store.ID]heldHint // of published nodes that local commits may name without
+	early        map[store.ID]bool     // nodes that were published before the local commits that have them
 	making       int                   // local commits that are being made
 	temps        int                   // local commits ever begun
 	pending      map[store.ID]*pendingChunk
@@ -261,6 +263,7 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 		hints:    make(map[store.ID]heldHint),
 		pending:  make(map[store.ID]*pendingChunk),
 		receipts: make(map[store.Name]*receipt),
+		early:    make(map[store.ID]bool),
 		ahead:    newAhead(),
 		latest:   latest[*store.Node]{keep: 256},
 		places:   latest[inLog]{keep: 2048},
@@ -312,8 +315,8 @@ func (c *Cache) open(dir string) error {
 	}
 	c.space.evictOne = c.evictOne
 	c.space.force(0)
-	for range c.o.Uploads {
-		if _, err := c.start(c.uploader); err != nil {
+	for i := range c.o.Uploads + 1 { // the last one never has its hands full with what is large
+		if _, err := c.start(func(ctx context.Context) { c.uploader(ctx, i == c.o.Uploads) }); err != nil {
 			return err
 		}
 	}

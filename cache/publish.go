@@ -44,29 +44,47 @@ func (c *Cache) publication(ctx context.Context, base Base, r reporter) (*Public
 	if err := c.uploadChunks(ctx, r); err != nil {
 		return nil, err
 	}
-	w := &waves{c: c, heights: make(map[store.ID]int), hints: make(map[store.ID]store.Hint), nodes: make(map[store.ID]*store.Node)}
-	if err := w.pack(ctx, base.Root, base.Snapshots); err != nil {
+	w := newWaves(c)
+	if err := w.planAll(ctx, base.Root, base.Snapshots); err != nil {
 		return nil, err
 	}
-	if s, ok := c.repo.Storage().(interface{ Sync(context.Context) error }); ok {
-		if err := s.Sync(ctx); err != nil {
-			return nil, fmt.Errorf("sync remote: %w", err)
-		}
+	if err := w.pack(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.syncRemote(ctx); err != nil {
+		return nil, err
 	}
 	p := &Publication{N: base.N, Root: base.Root, Snapshots: base.Snapshots, Cut: base.Cut, hints: w.hints, nodes: w.nodes}
 	p.Root.Hint, p.Snapshots.Hint = w.hint(p.Root), w.hint(p.Snapshots)
+	p.Multichunks = c.announced(w, func(store.Name) bool { return true })
+	return p, nil
+}
+
+// syncRemote returns when the remote has everything for good.
+func (c *Cache) syncRemote(ctx context.Context) error {
+	if s, ok := c.repo.Storage().(interface{ Sync(context.Context) error }); ok {
+		if err := s.Sync(ctx); err != nil {
+			return fmt.Errorf("sync remote: %w", err)
+		}
+	}
+	return nil
+}
+
+// announced returns the multichunks that a commit tells others of: those of its nodes, and of data those that are wanted and that no
+// commit has told of.
+func (c *Cache) announced(w *waves, wanted func(store.Name) bool) (list []store.MultichunkInfo) {
 	c.mu.Lock()
 	for n, r := range c.receipts {
-		if !r.announced {
-			p.Multichunks = append(p.Multichunks, store.MultichunkInfo{Name: n, Kind: store.KindData, Hooks: r.hooks})
+		if !r.announced && wanted(n) {
+			list = append(list, store.MultichunkInfo{Name: n, Kind: store.KindData, Hooks: r.hooks})
 		}
 	}
 	c.mu.Unlock()
 	for _, n := range w.names {
-		p.Multichunks = append(p.Multichunks, store.MultichunkInfo{Name: n, Kind: store.KindNodes})
+		list = append(list, store.MultichunkInfo{Name: n, Kind: store.KindNodes})
 	}
-	slices.SortFunc(p.Multichunks, func(a, b store.MultichunkInfo) int { return slices.Compare(a.Name[:], b.Name[:]) })
-	return p, nil
+	slices.SortFunc(list, func(a, b store.MultichunkInfo) int { return slices.Compare(a.Name[:], b.Name[:]) })
+	return list
 }
 
 // A reporter tells how far uploading has come.
@@ -96,13 +114,7 @@ func (c *Cache) uploadChunks(ctx context.Context, r reporter) error {
 	c.mu.Unlock()
 	for len(ids) > 0 {
 		r.report()
-		if err := c.decide(ctx); err != nil {
-			return err
-		}
-		if err := c.packWaiting(ctx); err != nil {
-			return err
-		}
-		if err := c.flushPacker(ctx); err != nil {
+		if err := c.seal(ctx); err != nil {
 			return err
 		}
 		for _, up := range c.uploads.waiting(store.KindData) {
@@ -158,21 +170,35 @@ func (c *Cache) flushPacker(ctx context.Context) error {
 // node is encoded with the hints of what it refers to.
 type waves struct {
 	c       *Cache
-	heights map[store.ID]int // of local nodes
-	levels  [][]store.ID     // local nodes by height
+	own     *LocalCommit             // has nodes beside those of local commits; may be nil
+	chunk   func(ref store.Ref) bool // is told of the chunks of planned nodes, until it returns false; may be nil
+	enough  bool                     // it did
+	heights map[store.ID]int         // of local nodes
+	levels  [][]store.ID             // local nodes by height
 	hints   map[store.ID]store.Hint
 	nodes   map[store.ID]*store.Node // with hints, as many as memory takes
 	cost    int64                    // of those, bytes
 	names   []store.Name             // of the multichunks
+	used    map[store.Name]bool      // multichunks of chunks that packed nodes refer to
 	ups     []*upload
 }
 
-func (w *waves) pack(ctx context.Context, roots ...store.Ref) error {
+func newWaves(c *Cache) *waves {
+	return &waves{c: c, heights: make(map[store.ID]int), hints: make(map[store.ID]store.Hint),
+		nodes: make(map[store.ID]*store.Node), used: make(map[store.Name]bool)}
+}
+
+// planAll finds what pack has to pack.
+func (w *waves) planAll(ctx context.Context, roots ...store.Ref) error {
 	for _, root := range roots {
 		if _, err := w.plan(ctx, root); err != nil {
 			return err
 		}
 	}
+	return nil
+}
+
+func (w *waves) pack(ctx context.Context) error {
 	if len(w.levels) == 0 {
 		return nil
 	}
@@ -203,11 +229,20 @@ func (w *waves) pack(ctx context.Context, roots ...store.Ref) error {
 // plan finds the local nodes below ref and returns the height of ref among them:
 // 1 if nothing below it is local, 0 if it is not local itself.
 func (w *waves) plan(ctx context.Context, ref store.Ref) (int, error) {
-	if ref.IsZero() || ref.Kind != store.RefNode {
+	if ref.IsZero() || w.enough {
+		return 0, nil
+	}
+	if ref.Kind != store.RefNode {
+		if w.chunk != nil {
+			w.enough = !w.chunk(ref)
+		}
 		return 0, nil
 	}
 	if h, ok := w.heights[ref.ID]; ok {
 		return h, nil
+	}
+	if w.c.packedEarly(ref.ID) {
+		return 0, nil
 	}
 	n, ok, err := w.load(ctx, ref.ID)
 	if err != nil || !ok {
@@ -237,6 +272,9 @@ func (w *waves) load(ctx context.Context, id store.ID) (n *store.Node, ok bool, 
 		return nil, false, err
 	}
 	b, ok, err := w.c.localNode(id)
+	if err == nil && !ok && w.own != nil {
+		b, ok, err = w.own.own(id)
+	}
 	if err != nil || !ok {
 		return nil, false, err
 	}
@@ -310,9 +348,20 @@ func (w *waves) fill(ctx context.Context, n *store.Node) error {
 				return corruptf("nobody knows where %v lies", refs[j].ID)
 			}
 			refs[j].Hint = h
+			if refs[j].Kind == store.RefChunk {
+				w.used[h.Multichunk] = true
+			}
 		}
 	}
 	return nil
+}
+
+// packedEarly reports whether a node, and so all below it, was published before the local commit that has it. That holds until a local
+// commit is published: from then on collecting garbage may have found that nobody needs it.
+func (c *Cache) packedEarly(id store.ID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.early[id]
 }
 
 // hint returns where ref lies on the remote; zero if that is not known.
@@ -467,6 +516,10 @@ func (c *Cache) supersede(p *Publication, inDB bool) (base Base, hints map[store
 	if !inDB {
 		needed = max(needed, p.N+1)
 	}
+	for id := range c.early { // they were not packed again
+		c.hints[id] = heldHint{c.hints[id].hint, needed}
+	}
+	clear(c.early)
 	base = Base{N: p.N, Root: p.Root, Snapshots: p.Snapshots, Cut: p.Cut, Meta: c.base.Meta, Published: true}
 	for len(c.commits) > 0 && c.commits[0].N <= p.N {
 		base.Meta = c.commits[0].Meta

@@ -24,7 +24,7 @@ type uploads struct {
 
 	mu       sync.Mutex // guards all below
 	changed  chan struct{}
-	queue    []*upload // waiting, the oldest first
+	queue    []*upload // waiting: urgent ones, then others, each the oldest first
 	all      map[store.Name]*upload
 	inMemory int
 	slow     bool // uploading cannot keep up: do not wait before spooling
@@ -44,7 +44,8 @@ type upload struct {
 	free  func() // gives wire back
 	done  chan struct{}
 
-	put bool // the remote has it; only touched by the worker
+	urgent bool // goes before others; guarded by uploads.mu
+	put    bool // the remote has it; only touched by the worker
 }
 
 func newUploads(limit int) *uploads {
@@ -62,7 +63,7 @@ func (u *uploads) add(up *upload) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if up.wire != nil {
-		if u.inMemory >= u.limit {
+		if !u.roomLocked(up.urgent) {
 			return false
 		}
 		u.inMemory++
@@ -72,16 +73,49 @@ func (u *uploads) add(up *upload) bool {
 	}
 	u.queue = append(u.queue, up)
 	u.all[up.name] = up
+	u.sortLocked()
 	u.change()
 	return true
 }
 
-// next takes the oldest waiting upload.
-func (u *uploads) next(ctx context.Context) (*upload, error) {
+// roomLocked reports whether one more may be in memory. There is always room for an urgent one beside the others.
+func (u *uploads) roomLocked(urgent bool) bool {
+	return u.inMemory < u.limit || urgent && u.inMemory == u.limit
+}
+
+// sortLocked puts urgent uploads first.
+func (u *uploads) sortLocked() {
+	first := func(up *upload) int {
+		if up.urgent {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(u.queue, func(a, b *upload) int { return first(a) - first(b) })
+}
+
+// prefer makes uploads urgent, and returns those of them that are under way.
+func (u *uploads) prefer(names map[store.Name]bool) []*upload {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var found []*upload
+	for n := range names {
+		if up := u.all[n]; up != nil {
+			up.urgent = true
+			found = append(found, up)
+		}
+	}
+	u.sortLocked()
+	u.change()
+	return found
+}
+
+// next takes the first waiting upload, or the first urgent one.
+func (u *uploads) next(ctx context.Context, urgent bool) (*upload, error) {
 	for {
 		u.mu.Lock()
 		changed := u.changed
-		if len(u.queue) > 0 {
+		if len(u.queue) > 0 && (u.queue[0].urgent || !urgent) {
 			up := u.queue[0]
 			u.queue = slices.Delete(u.queue, 0, 1)
 			u.mu.Unlock()
@@ -160,13 +194,13 @@ func (u *uploads) has(n store.Name) bool {
 
 // uploadRoom waits until there may be room for one more in memory. It reports false if
 // the multichunk should rather be spooled.
-func (c *Cache) uploadRoom(ctx context.Context) (bool, error) {
+func (c *Cache) uploadRoom(ctx context.Context, urgent bool) (bool, error) {
 	u := c.uploads
 	patience := time.NewTimer(c.o.SpoolAfter)
 	defer patience.Stop()
 	for {
 		u.mu.Lock()
-		changed, room, away := u.changed, u.inMemory < u.limit, u.err != nil || u.slow
+		changed, room, away := u.changed, u.roomLocked(urgent), u.err != nil || u.slow
 		u.mu.Unlock()
 		if room {
 			return true, nil
@@ -234,10 +268,11 @@ func (u *uploads) waitStall(ctx, closed context.Context) error {
 // neither in memory nor in the spool.
 func (c *Cache) enqueue(ctx context.Context, s *store.Sealed) (*upload, error) {
 	up := &upload{name: s.Name, kind: s.Kind, size: int64(len(s.Wire)), wire: s.Wire, table: s.Table, free: s.Release, done: make(chan struct{})}
+	up.urgent = up.kind == store.KindNodes // all that they refer to is there, and they are what others wait for
 	c.uploads.stall(1)
 	defer c.uploads.stall(-1)
 	for {
-		room, err := c.uploadRoom(ctx)
+		room, err := c.uploadRoom(ctx, up.urgent)
 		if err != nil {
 			return nil, err
 		}
@@ -336,11 +371,11 @@ func (c *Cache) loadSpooled(n store.Name, size int64) error {
 	return nil
 }
 
-// uploader uploads one multichunk after the other until the cache is closed.
-func (c *Cache) uploader(ctx context.Context) {
+// uploader uploads one multichunk after the other, or one urgent one after the other, until the cache is closed.
+func (c *Cache) uploader(ctx context.Context, urgent bool) {
 	c.repo.Pacer().Worker()
 	for {
-		up, err := c.uploads.next(ctx)
+		up, err := c.uploads.next(ctx, urgent)
 		if err != nil {
 			return
 		}
