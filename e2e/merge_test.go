@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -201,6 +202,43 @@ func TestMergePropagates(t *testing.T) {
 		t.Logf("seen after %s", time.Since(begin).Round(10*time.Millisecond))
 		a, b = b, a
 	}
+	end(a, b)
+}
+
+// TestMergePropagatesBesideUpload reads on one machine a small file that was closed on the other while that uploads a large one; in the
+// end both have both.
+func TestMergePropagatesBesideUpload(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.machine("a"), w.machine("b")
+	a.mount("--poll=1s", "--limit-upload=1M")
+	b.mount("--poll=1s")
+	large := make([]byte, 40<<20)
+	for i := range large {
+		large[i] = byte(rand.Uint32())
+	}
+	a.write("large", large)
+	a.eventually(20*time.Second, "upload", func() bool {
+		return strings.Contains(a.must("status", a.mnt), "uploading") // the large file is committed here
+	})
+	a.write("small", []byte("small"))
+	begin := time.Now()
+	b.eventually(30*time.Second, "see small", func() bool { // a quarter of what the large file takes; the machine may be busy
+		data, err := os.ReadFile(b.path("small"))
+		return err == nil && string(data) == "small"
+	})
+	t.Logf("seen after %s", time.Since(begin).Round(10*time.Millisecond))
+	if _, err := os.Stat(b.path("large")); err == nil {
+		t.Fatal("the large file is there too: this shows nothing")
+	}
+	b.write("other", []byte("from b"))
+	a.eventually(20*time.Second, "see other beside its upload", func() bool {
+		data, err := os.ReadFile(a.path("other"))
+		return err == nil && string(data) == "from b"
+	})
+	a.kill()
+	a.mount("--poll=1s")
+	agree(t, a, b)
+	b.sees("large", large)
 	end(a, b)
 }
 

@@ -5,41 +5,78 @@ import (
 	"fmt"
 	"math/rand"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/dedupfs/dedupfs/cache"
-	"github.com/dedupfs/dedupfs/remote/remotetest"
 	"github.com/dedupfs/dedupfs/store/storetest"
 )
 
-// slowPuts is a remote that takes no multichunk until it is told to go on.
+// slowPuts is a remote that takes no large multichunk while its gate is shut.
 type slowPuts struct {
-	*remotetest.Mem
-	gate chan struct{} // closed when it goes on
+	*plug
 	held chan struct{} // has one when a multichunk waits
+
+	mu   sync.Mutex    // guards gate
+	gate chan struct{} // closed while it is open
 }
 
 func (s *slowPuts) Put(ctx context.Context, name string, data []byte) error {
 	if strings.HasPrefix(name, "data/") && len(data) > 32<<10 {
+		s.mu.Lock()
+		gate := s.gate
+		s.mu.Unlock()
 		select {
-		case s.held <- struct{}{}: // it waits
+		case <-gate:
 		default:
-		}
-		select {
-		case <-s.gate:
-		case <-ctx.Done():
-			return ctx.Err()
+			select {
+			case s.held <- struct{}{}: // it waits
+			default:
+			}
+			select {
+			case <-gate:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 	}
-	return s.Mem.Put(ctx, name, data)
+	return s.plug.Put(ctx, name, data)
+}
+
+// open lets everything through.
+func (s *slowPuts) open() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isShut() {
+		close(s.gate)
+	}
+}
+
+// shut holds large multichunks from now on.
+func (s *slowPuts) shut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isShut() {
+		s.gate = make(chan struct{})
+	}
+}
+
+func (s *slowPuts) isShut() bool {
+	select {
+	case <-s.gate:
+		return false
+	default:
+		return true
+	}
 }
 
 // openSlow opens e's client anew on a remote whose uploads wait.
 func (e *env) openSlow() *slowPuts {
 	e.t.Helper()
 	e.close()
-	s := &slowPuts{e.st, make(chan struct{}), make(chan struct{}, 1)}
+	e.wire = &plug{Mem: e.st}
+	s := &slowPuts{plug: e.wire, gate: make(chan struct{}), held: make(chan struct{}, 1)}
 	e.repo = storetest.Open(e.t, s)
 	copt := e.copt
 	copt.Files, copt.Segment = e.disk, 4<<20
@@ -51,6 +88,16 @@ func (e *env) openSlow() *slowPuts {
 		e.t.Fatal(err)
 	}
 	return s
+}
+
+// waitHeld returns when a large multichunk waits.
+func (s *slowPuts) waitHeld(t testing.TB) {
+	t.Helper()
+	select {
+	case <-s.held:
+	case <-time.After(20 * time.Second):
+		t.Fatal("nothing large is uploaded")
+	}
 }
 
 // TestFollowBesideUpload follows others while much is being uploaded here. What is published in the middle must not say that it has what
@@ -69,11 +116,7 @@ func TestFollowBesideUpload(t *testing.T) {
 	if err := b.v.commits.commit(ctx, nil); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-slow.held:
-	case <-time.After(20 * time.Second):
-		t.Fatal("nothing large is uploaded")
-	}
+	slow.waitHeld(t)
 	for i := range 3 {
 		a.overwrite(fmt.Sprint("small", i), "small")
 		if i == 1 {
@@ -93,7 +136,7 @@ func TestFollowBesideUpload(t *testing.T) {
 		t.Fatal("all is published: this shows nothing")
 	}
 	// The first to reach the remote is what was committed before any of that.
-	close(slow.gate)
+	slow.open()
 	deadline := time.Now().Add(20 * time.Second)
 	for !b.v.allPublished() && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)

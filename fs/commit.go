@@ -36,7 +36,10 @@ type committer struct {
 	unstable atomic.Bool // there are local commits that are not published
 	copied   atomic.Bool // nothing is published any more: see ErrCopied
 	seen     seenOf      // what local commits have seen that are older than the last merge
-	lost     sync.Map    // numbers of the files that tellLost has told of
+	early    *early
+	moment   time.Duration // how long following waits for uploads that it can do without
+	waiting  atomic.Int32  // who waits for a publication
+	lost     sync.Map      // numbers of the files that tellLost has told of
 
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -59,7 +62,7 @@ func (l waitLock) hold()   { l <- struct{}{} }
 func (l waitLock) unlock() { <-l }
 
 func newCommitter(v *Volume) *committer {
-	return &committer{v: v, mu: make(waitLock, 1), publishMu: make(waitLock, 1), poke: make(chan struct{}, 1), publish: make(chan struct{}, 1), again: make(chan struct{}, 1)}
+	return &committer{v: v, mu: make(waitLock, 1), publishMu: make(waitLock, 1), poke: make(chan struct{}, 1), publish: make(chan struct{}, 1), again: make(chan struct{}, 1), early: newEarly(), moment: time.Second}
 }
 
 // start runs the background work until the committer is closed.
@@ -363,8 +366,14 @@ func (c *committer) finish(ctx context.Context, cut *cut, edit snapshotEdit) err
 	v.rebase(cut, root, snaps)
 	c.cut_ = nil
 	v.roots.learn(frozen)
-	signal(c.publish)
+	c.tellPublisher()
 	return nil
+}
+
+// tellPublisher says that there is a newer local commit.
+func (c *committer) tellPublisher() {
+	signal(c.publish)
+	signal(c.early.newer)
 }
 
 // drop gives up a cut in which nothing has changed.
@@ -386,10 +395,36 @@ func (o *overlay) edits() iter.Seq[tree.Edit] {
 // flushWorkers is how many files are cut at the same time.
 const flushWorkers = 2
 
+// flushFiles stores what is small before what is large, and each in multichunks of its own, so that what is small can be uploaded first;
+// of a cut that has much, too, nothing is in one with what comes later.
 func (c *committer) flushFiles(ctx context.Context, cut *cut) error {
+	var small, large []*frozenFile
+	sum := int64(0)
+	for _, f := range cut.files {
+		sum += f.layer.data
+		if f.layer.data < c.early.late {
+			small = append(small, f)
+		} else {
+			large = append(large, f)
+		}
+	}
+	for _, files := range [][]*frozenFile{small, large} {
+		if err := c.flushEach(ctx, cut, files); err != nil {
+			return err
+		}
+		if len(files) > 0 && sum >= c.early.late {
+			if err := c.v.ca.SealChunks(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c *committer) flushEach(ctx context.Context, cut *cut, files []*frozenFile) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(flushWorkers)
-	for _, f := range cut.files {
+	for _, f := range files {
 		if f.flushed != nil {
 			continue // by an earlier try
 		}
@@ -477,11 +512,14 @@ func (v *Volume) syncOwn(ctx context.Context, progress func(Progress)) error {
 
 // publishAll brings the newest local commit to the remote. It returns when it is there.
 func (c *committer) publishAll(ctx context.Context, progress func(Progress)) error {
-	if err := c.publishMu.lock(ctx); err != nil {
+	c.waiting.Add(1)
+	err := c.publishMu.lock(ctx)
+	c.waiting.Add(-1)
+	if err != nil {
 		return err
 	}
 	defer c.publishMu.unlock()
-	err := c.publishNewest(ctx, progress)
+	err = c.publishNewest(ctx, progress)
 	c.lastErr.Store(&err)
 	return err
 }
@@ -507,11 +545,20 @@ func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) 
 		c.synced.Store(time.Now().UnixNano())
 		return nil
 	}
-	pub, err := v.ca.PackForPublication(ctx, func(done, total int64) {
+	tell := func(done, total int64) {
 		if progress != nil {
 			progress(Progress{done, total})
 		}
-	})
+	}
+	for !v.opt.InOrder && v.ca.Pending().Bytes >= c.early.late && c.early.allowed() {
+		if err := c.uploadBeside(ctx, tell); err != nil {
+			return fmt.Errorf("upload: %w", err)
+		}
+		if c.waiting.Load() > 0 {
+			break // who waits does not want what others write meanwhile
+		}
+	}
+	pub, err := v.ca.PackForPublication(ctx, tell)
 	if err != nil {
 		return fmt.Errorf("upload: %w", err)
 	}
@@ -545,6 +592,7 @@ func (c *committer) notePublished(pub *cache.Publication, made stamp) error {
 	}
 	c.v.adoptPublished(pub, made)
 	c.seen.published(pub.N)
+	c.early.published(pub.Cut)
 	return nil
 }
 

@@ -42,7 +42,7 @@ func (m *model) cutPower() int {
 		durable := true
 		switch m.r.Intn(20) {
 		case 0, 1:
-			m.check("fsync", m.e.v.fsync(ctx), nil)
+			m.check("fsync", m.e.v.fsync(ctx, Root), nil)
 		case 2:
 			m.note("commit")
 			m.e.commit()

@@ -267,16 +267,23 @@ func parseWrite(b []byte) (*writeRecord, error) {
 func (h *Handle) Flush(context.Context) error { return nil }
 
 // Fsync returns when all that was answered before is durable: on this machine, or with RemoteFsync on the remote.
-func (h *Handle) Fsync(ctx context.Context, datasync bool) error { return h.v.fsync(ctx) }
+func (h *Handle) Fsync(ctx context.Context, datasync bool) error {
+	if h.in == nil {
+		return nil
+	}
+	return h.v.fsync(ctx, h.in.ino)
+}
 
 // Fsyncdir does for directories what Fsync does for files.
-func (v *Volume) Fsyncdir(ctx context.Context, ino Ino) error { return v.fsync(ctx) }
+func (v *Volume) Fsyncdir(ctx context.Context, ino Ino) error { return v.fsync(ctx, ino) }
 
-func (v *Volume) fsync(ctx context.Context) error {
+func (v *Volume) fsync(ctx context.Context, ino Ino) error {
 	if v.opt.RemoteFsync {
 		return v.syncOwn(ctx, nil)
 	}
-	return v.log.Sync(v.log.End())
+	end := v.log.End()
+	v.commits.early.synced(ino, end)
+	return v.log.Sync(end)
 }
 
 // Release closes the file.

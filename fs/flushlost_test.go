@@ -332,7 +332,7 @@ func TestChangeLostRandomly(t *testing.T) {
 // powerCutAfterSync is powerCut after all has been said to be durable on this machine.
 func (e *env) powerCutAfterSync(r *rand.Rand) {
 	e.t.Helper()
-	if err := e.v.fsync(ctx); err != nil {
+	if err := e.v.fsync(ctx, Root); err != nil {
 		e.t.Fatal(err)
 	}
 	e.powerCut(r)

@@ -277,18 +277,15 @@ func (f *follower) follow(ctx context.Context, heads []store.Head, how manner) e
 	return f.v.commits.publishAs(ctx, how)
 }
 
-// moment is how long following waits for uploads that it can do without.
-const moment = time.Second
-
 // publishAs is publishAll for following. Beside uploads it has them begun, and waits a moment for them: changes that are published are a
 // head as all others, and others see what is merged of it.
 func (c *committer) publishAs(ctx context.Context, how manner) error {
 	if how != besideUploads {
 		return c.publishAll(ctx, nil)
 	}
-	for end := time.Now().Add(moment); !c.v.allPublished() && time.Now().Before(end); {
+	for end := time.Now().Add(c.moment); !c.v.allPublished() && time.Now().Before(end); {
 		signal(c.publish)
-		sleep(ctx, moment/50)
+		sleep(ctx, c.moment/50)
 		if err := ctx.Err(); err != nil {
 			return err
 		}

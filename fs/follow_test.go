@@ -334,7 +334,7 @@ func TestFollowPowerCut(t *testing.T) {
 		a.overwrite(fmt.Sprint("a", i), fmt.Sprint("a ", i))
 		b.overwrite(fmt.Sprint("b", i), fmt.Sprint("b ", i))
 		a.sync()
-		if err := b.v.fsync(ctx); err != nil {
+		if err := b.v.fsync(ctx, Root); err != nil {
 			t.Fatal(err)
 		}
 		want[fmt.Sprint("a", i)], want[fmt.Sprint("b", i)] = fmt.Sprint("a ", i), fmt.Sprint("b ", i)

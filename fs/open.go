@@ -92,6 +92,7 @@ func (v *Volume) openBase(ctx context.Context) error {
 	if ok {
 		v.base, v.snapMap = v.localTree(root), snaps
 		v.commits.unstable.Store(!published)
+		v.commits.early.waits = !published
 		if !published {
 			if err := v.recoverSeen(meta); err != nil {
 				return err

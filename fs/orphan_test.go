@@ -92,7 +92,7 @@ func TestOrphansGoAfterCrash(t *testing.T) {
 			e.commit()
 		}
 	}
-	if err := e.v.fsync(ctx); err != nil {
+	if err := e.v.fsync(ctx, Root); err != nil {
 		t.Fatal(err)
 	}
 	e.powerCut(newRand(t))
@@ -128,7 +128,7 @@ func TestTmpfileGetsName(t *testing.T) {
 			if a, err = e.v.Link(ctx, a.Ino, Root, []byte("named")); err != nil || a.Nlink != 1 {
 				t.Fatalf("Link: %d links, %v", a.Nlink, err)
 			}
-			if err := e.v.fsync(ctx); err != nil {
+			if err := e.v.fsync(ctx, Root); err != nil {
 				t.Fatal(err)
 			}
 			e.powerCut(newRand(t))

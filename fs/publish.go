@@ -26,7 +26,11 @@ func (v *Volume) publishCommit(ctx context.Context, pub *cache.Publication) (sta
 		return stamp{}, err
 	}
 	c.Multichunks = pub.Multichunks
-	c.Acks, c.Held = v.member.due(last, pub.N), v.member.held()
+	from := pub.N
+	if pub.Early {
+		from = 0 // it does not have all that this client refers to: it acknowledges nothing new (docs/gc.md, R4)
+	}
+	c.Acks, c.Held = v.member.due(last, from), v.member.held()
 	sealed, err := v.repo.SealCommit(c, st.Key)
 	if err != nil {
 		return stamp{}, err

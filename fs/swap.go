@@ -206,6 +206,7 @@ func (s *swap) keep() error {
 		return fmt.Errorf("write the merged state: %w", err)
 	}
 	v.commits.unstable.Store(true)
+	signal(v.commits.early.newer)
 	return nil
 }
 

@@ -28,6 +28,7 @@ type Options struct {
 	RemoteFsync  bool          // fsync returns when the data is on the remote
 	SnapshotsDir string        // the virtual directory of snapshots; ".snapshots" by default, "-" for none
 	Uid, Gid     *uint32       // owner shown for everything, and not changed
+	InOrder      bool          // others see no change before all earlier ones are uploaded: no early commits
 	AnyHistory   bool          // open even if the history on the remote is not what was seen before, to accept it
 	Now          func() time.Time
 	Logger       *slog.Logger

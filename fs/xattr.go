@@ -42,6 +42,10 @@ func (v *Volume) contentState(ctx context.Context, ino Ino) (state []byte, err e
 			state = []byte("dirty")
 		case v.commits.unstable.Load():
 			state = []byte("local")
+			if early, err := v.wentEarly(ctx, r.base, ino); err != nil || early {
+				state = []byte("remote")
+				return err
+			}
 		default:
 			state = []byte("remote")
 		}

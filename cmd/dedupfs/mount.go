@@ -31,6 +31,7 @@ type mountOptions struct {
 	offline    string
 	snapshots  string
 	rootOnly   bool     // no snapshots below the root
+	inOrder    bool     // others see no change before all earlier ones are uploaded
 	fuse       []string // -o
 
 	snapshot    string        // the one to mount; "" is the volume as it is
@@ -59,7 +60,7 @@ func (a *app) mountCommand() *cobra.Command {
 			"REPO@2026-03-01, for the newest one that is as old. It has to be on the remote. A place whose own name has an @ in its\n" +
 			"last part is written with a slash behind it.\n\n" +
 			"The options of -o are ro, allow_other, fsync=, poll=, cache_size=, index_memory=, offline=, snapshot_every=, keep_automatic=,\n" +
-			"snapshots_dir= and snapshots_root_only, as the flags of these names, and those of mount(8).",
+			"snapshots_dir=, snapshots_root_only and in_order, as the flags of these names, and those of mount(8).",
 		Example: "  dedupfs mount -d gdrive:home ~/Cloud\n" +
 			"  dedupfs mount gdrive:home@latest /mnt",
 		Args: cobra.RangeArgs(1, 2),
@@ -90,6 +91,7 @@ func (a *app) mountCommand() *cobra.Command {
 	f.StringVar(&o.offline, "offline", "30s", "what a read does while the storage is away: `wait`, error, or a time to wait before the error")
 	f.StringVar(&o.snapshots, "snapshots-dir", snapshotsDir, "`NAME` of the unlisted directory of snapshots in every directory; - for none")
 	f.BoolVar(&o.rootOnly, "snapshots-root-only", false, "have the directory of snapshots in the root alone")
+	f.BoolVar(&o.inOrder, "in-order", false, "let others see no change before all earlier ones are uploaded; what is small waits for what is large then")
 	f.StringSliceVarP(&o.fuse, "options", "o", nil, "mount options, separated by commas")
 	return cmd
 }
@@ -162,6 +164,8 @@ func (o *mountOptions) set(opt string) (known bool, err error) {
 		o.snapshots = value
 	case "snapshots_root_only":
 		o.rootOnly = true
+	case "in_order":
+		o.inOrder = true
 	default:
 		return false, nil
 	}

@@ -114,7 +114,7 @@ func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOpti
 		ReadOnly: o.readOnly, Poll: o.pollInterval(), RemoteFsync: o.fsync == "remote",
 		SnapshotsDir: o.snapshots, SnapshotsRootOnly: o.rootOnly, Snapshot: o.snapshot, SnapshotEvery: time.Duration(o.snapEvery),
 		Automatic:  fs.Policy(o.automatic),
-		AnyHistory: o.anyHistory, Logger: s.log, Space: s.space,
+		InOrder: o.inOrder, AnyHistory: o.anyHistory, Logger: s.log, Space: s.space,
 	})
 	if err != nil {
 		return err
