@@ -9,11 +9,13 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/dedupfs/dedupfs/store"
+	"golang.org/x/sync/errgroup"
 )
 
 // uploads are the multichunks on their way to the remote. They wait in memory, or
@@ -329,46 +331,59 @@ func (c *Cache) readSpool(n store.Name) ([]byte, error) {
 	return b[:size], nil
 }
 
-// loadSpool queues what an earlier process has left.
+// loadSpool queues what an earlier process has left. Of a full spool the tables are most of what a restart has to read.
 func (c *Cache) loadSpool() error {
 	list, err := c.fsys.List("spool")
 	if err != nil {
 		return err
 	}
-	for _, info := range list {
-		n, ok := parseName(info.Name)
-		if !ok {
-			c.fsys.Remove("spool/" + info.Name) // not finished
-			continue
+	tables, errs := make([][]store.TableEntry, len(list)), make([]error, len(list))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, info := range list {
+		if n, ok := parseName(info.Name); ok {
+			g.Go(func() error {
+				tables[i], errs[i] = c.spooledTable(n, info.Size)
+				return nil
+			})
 		}
-		if err := c.loadSpooled(n, info.Size); errors.Is(err, store.ErrCorrupt) && !errors.Is(err, store.ErrEpoch) {
+	}
+	g.Wait()
+	for i, info := range list {
+		n, ok := parseName(info.Name)
+		switch err := errs[i]; {
+		case !ok:
+			c.fsys.Remove("spool/" + info.Name) // not finished
+		case err == nil:
+			c.addSpooled(n, info.Size, tables[i])
+		case errors.Is(err, store.ErrCorrupt) && !errors.Is(err, store.ErrEpoch):
 			// Its chunks are packed anew if the log still has them.
 			c.trouble(err)
 			c.fsys.Remove(spoolName(n))
-		} else if err != nil {
+		default:
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *Cache) loadSpooled(n store.Name, size int64) error {
+func (c *Cache) spooledTable(n store.Name, size int64) ([]store.TableEntry, error) {
 	f, err := c.fsys.Open(spoolName(n))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer f.Close()
 	_, table, err := c.repo.ReadTable(f, size-spoolFooterSize, n)
-	if err != nil {
-		return err
-	}
+	return table, err
+}
+
+func (c *Cache) addSpooled(n store.Name, size int64, table []store.TableEntry) {
 	c.space.force(size)
 	for i := range table {
 		e := &table[i]
 		c.pending[e.ID] = &pendingChunk{len: e.Len, hint: e.Hint, state: chunkSpooled}
 	}
 	c.uploads.add(&upload{name: n, kind: store.KindData, size: size - spoolFooterSize, table: table, free: func() {}, done: make(chan struct{})})
-	return nil
 }
 
 // uploader uploads one multichunk after the other, or one urgent one after the other, until the cache is closed.
