@@ -478,6 +478,7 @@ func get(txn *badger.Txn, key []byte, fn func([]byte) error) (bool, error) {
 func (x *Index) batch(fn func(*badger.WriteBatch) error) error {
 	wb := x.db.NewWriteBatch()
 	defer wb.Cancel()
+	wb.SetMaxPendingTxns(2) // each takes a megabyte until it is written, and Badger's default is 16
 	if err := fn(wb); err != nil {
 		return err
 	}

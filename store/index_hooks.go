@@ -80,6 +80,35 @@ func (x *Index) load(ctx context.Context) error {
 	return x.buildFilter(ctx, int(x.hooks))
 }
 
+// Expect says that about n hooks are going to be added. If the filter will not have room for them, the share that is kept is
+// halved now, and not when they are there: what would be dropped again is not written.
+func (x *Index) Expect(ctx context.Context, n uint64) error {
+	x.writeMu.Lock()
+	defer x.writeMu.Unlock()
+	if err := x.expect(ctx, n); err != nil {
+		return fmt.Errorf("make room for hooks in the index: %w", err)
+	}
+	return nil
+}
+
+func (x *Index) expect(ctx context.Context, n uint64) error {
+	if err := x.load(ctx); err != nil {
+		return err
+	}
+	had, share := x.hooks, uint64(x.share.Load())
+	will := had + n/share
+	for most := uint64(x.filterBytes * 8 / filterBits); will > most && x.thin(); {
+		will /= 2
+	}
+	if x.share.Load() == uint32(share) {
+		return nil
+	}
+	if err := x.buildFilter(ctx, int(will)); err != nil || had == 0 {
+		return err
+	}
+	return x.dropThinned(ctx)
+}
+
 // buildFilter makes a filter of all hooks with room for about n. If they are more than it may ever hold, the share that is kept
 // is halved until they are not.
 func (x *Index) buildFilter(ctx context.Context, n int) error {
@@ -205,7 +234,7 @@ func (x *Index) deleteHook(txn *badger.Txn, wb *badger.WriteBatch, h Hook, numbe
 }
 
 // hookBatch is how many multichunks are added at a time.
-const hookBatch = 8192
+const hookBatch = 4096
 
 // AddHooks makes hooks of multichunks known whose tables are not. It adds none for what is lost.
 func (x *Index) AddHooks(ctx context.Context, list []HookedMultichunk) error {
@@ -244,7 +273,7 @@ func (x *Index) addHooks(list []HookedMultichunk) error {
 	for i := range fresh {
 		numbers[i] = x.draw()
 	}
-	leads := leadsOf(fresh, numbers)
+	leads := x.leads(fresh, numbers)
 	err = x.batch(func(wb *badger.WriteBatch) error {
 		if err := wb.Set(indexNextKey, x.appendNext(nil)); err != nil {
 			return err
@@ -285,11 +314,18 @@ type lead struct {
 	number uint32
 }
 
-// leadsOf returns the hooks of multichunks in their order: so the database has the least to sort.
-func leadsOf(list []HookedMultichunk, numbers []uint32) (leads []lead) {
+// leads returns the hooks of multichunks that are kept, in their order: so the database has the least to sort.
+func (x *Index) leads(list []HookedMultichunk, numbers []uint32) (leads []lead) {
+	n := 0
+	for i := range list {
+		n += len(list[i].Hooks)
+	}
+	leads = make([]lead, 0, n/int(x.share.Load())*9/8)
 	for i := range list {
 		for _, h := range list[i].Hooks {
-			leads = append(leads, lead{h, numbers[i]})
+			if x.keeps(h) {
+				leads = append(leads, lead{h, numbers[i]})
+			}
 		}
 	}
 	slices.SortFunc(leads, func(a, b lead) int { return bytes.Compare(a.hook[:], b.hook[:]) })

@@ -134,6 +134,9 @@ func (l *HookLoader) readLists(ctx context.Context) error {
 		}
 		return bytes.Compare(a[:], b[:])
 	})
+	if err := l.x.Expect(ctx, hooksIn(left, sizes)); err != nil {
+		return err
+	}
 	var damage error
 	for len(left) > 0 {
 		n, held := 1, sizes[left[0]]
@@ -161,6 +164,16 @@ func (l *HookLoader) readLists(ctx context.Context) error {
 		delete(l.lists, id)
 	}
 	return damage
+}
+
+// hooksIn returns how many hooks full lists have, about. What is not full may be contained in them.
+func hooksIn(ids []hookListID, sizes map[hookListID]int64) (n uint64) {
+	for _, id := range ids {
+		if sizes[id] >= fullHookList {
+			n += uint64(sizes[id]) / uint64(len(Hook{}))
+		}
+	}
+	return n
 }
 
 // fetchLists fetches hook lists. Those that are gone are left out, those that are damaged are in the error.

@@ -253,6 +253,35 @@ func TestIndexThins(t *testing.T) {
 	check()
 }
 
+// TestIndexExpects tells the index how many hooks will come: those that would be dropped are never written.
+func TestIndexExpects(t *testing.T) {
+	const memory = minFilter * filterBits / 8
+	db := openTestDB(t, t.TempDir())
+	x := NewIndex(db, &IndexOptions{Memory: memory})
+	if err := x.AddHooks(t.Context(), simulated(0, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Expect(t.Context(), minFilter/2); err != nil || x.share.Load() != 1 {
+		t.Fatalf("one hook of %d is kept, %v, want all: there is room", x.share.Load(), err)
+	}
+	if err := x.Expect(t.Context(), 78_000); err != nil || x.share.Load() != 8 {
+		t.Fatalf("one hook of %d is kept, %v, want one of 8", x.share.Load(), err)
+	}
+	if err := x.AddHooks(t.Context(), simulated(100, 3900)); err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	if err := x.each(t.Context(), indexHookPrefix, false, func(key, _ []byte) error { written++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if x.share.Load() != 8 || written < 80_000/10 || written > 80_000/7 {
+		t.Errorf("%d of 80,000 hooks are in the database, and one of %d is kept, want one of 8", written, x.share.Load())
+	}
+	if size := 8 * len(x.filter.Load().words); size > memory+64 {
+		t.Errorf("the filter has %d bytes, want at most %d", size, memory)
+	}
+}
+
 func TestSeqSpans(t *testing.T) {
 	rng := newRand(t)
 	for range 200 {
