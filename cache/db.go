@@ -31,21 +31,24 @@ const (
 
 func dbKey(kind byte, id store.ID) []byte { return append([]byte{kind}, id[:]...) }
 
-// dbOptions bound Badger's memory: two memtables, two caches, and small tables:
-// a pool keeps eight buffers that grow to twice the largest. A million chunks at
-// 25,000 a second take 30 MiB of heap, in tables of 2 MiB 110 MiB. The tables
-// themselves are mapped (mapped.go). The caches take what is there of the tables, up to a quarter of indexMemory bytes.
+// dbOptions bound Badger's memory. What counts is what compacting takes: each of two compactions has up to eight tables in the
+// making, of which each takes twice its size and 3 MiB for its index, as long as the disk takes to write it. So tables are small,
+// levels grow by four and not by ten (then there are about five tables of a lower level for one of a higher), and what is in memory
+// for level 0 is no larger than a table's buffer, which would grow for good. No more than three tables are ever in level 0: of
+// four, Badger would make one, and take 256 MiB for that. The tables themselves are mapped (mapped.go); the caches hold what points into them.
 func dbOptions(dir string, indexMemory int64) badger.Options {
 	o := badger.DefaultOptions(dir).
-		WithMemTableSize(2 << 20).
+		WithMemTableSize(1 << 20).
 		WithBaseTableSize(512 << 10).
 		WithNumMemtables(2).
 		WithNumLevelZeroTables(2).
-		WithNumLevelZeroTablesStall(6).
+		WithNumLevelZeroTablesStall(3).
+		WithBaseLevelSize(4 << 20).
+		WithLevelSizeMultiplier(4).
 		WithBlockCacheSize(max(indexMemory/12, 4<<20)).
 		WithIndexCacheSize(max(indexMemory/6, 4<<20)).
 		WithValueLogFileSize(16 << 20).
-		WithValueThreshold(1 << 18).
+		WithValueThreshold(1 << 17).
 		WithCompression(options.None).
 		WithNumCompactors(2).
 		WithNumGoroutines(2).
