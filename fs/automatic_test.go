@@ -137,7 +137,7 @@ func TestAutomaticThin(t *testing.T) {
 		}
 	}
 	names := e.automatic()
-	if len(names) < 4 { // of a clock that has jumped most dates are of one hour
+	if len(names) < 3 { // the last ones; of a clock that has jumped the others may all be of their hours
 		t.Errorf("there are only %q", names)
 	}
 	for _, name := range names {
