@@ -81,6 +81,7 @@ func (a *app) cat(ctx context.Context, v *fs.Volume, p snapshotPath, at fs.Attr)
 // file reads a file of a volume from its start. It is an io.ReaderAt too.
 type file struct {
 	ctx context.Context
+	ino fs.Ino
 	h   *fs.Handle
 	off int64
 }
@@ -90,7 +91,7 @@ func openFile(ctx context.Context, v *fs.Volume, at fs.Attr) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &file{ctx: ctx, h: h}, nil
+	return &file{ctx: ctx, ino: at.Ino, h: h}, nil
 }
 
 func (f *file) Close() { f.h.Release() }

@@ -69,11 +69,13 @@ type restorer struct {
 	bar  *bar
 	jobs chan func() // for the workers
 
-	mu      sync.Mutex      // guards what follows
-	links   map[fs.Ino]link // files with several names that are there already
-	sum     restoreSummary  //
-	total   int64           // bytes of files that were seen
-	stopped error           // what nothing can go on after
+	mu      sync.Mutex       // guards what follows
+	links   map[fs.Ino]link  // files with several names that are there already
+	sum     restoreSummary   //
+	total   int64            // bytes of files that were seen
+	partly  map[fs.Ino]int64 // bytes that were copied of files that are not through
+	copied  int64            // sum of these
+	stopped error            // what nothing can go on after
 }
 
 // restoreSummary is what --json prints of a restore.
@@ -97,7 +99,7 @@ func (a *app) restore(ctx context.Context, v *fs.Volume, p snapshotPath, at fs.A
 		return usageError("--workers is at least 1")
 	}
 	unix.Umask(0)
-	r := &restorer{app: a, v: v, o: o, bar: a.newBar("restoring"), links: map[fs.Ino]link{}, jobs: make(chan func(), 4*o.workers)}
+	r := &restorer{app: a, v: v, o: o, bar: a.newBar("restoring"), links: map[fs.Ino]link{}, partly: map[fs.Ino]int64{}, jobs: make(chan func(), 4*o.workers)}
 	r.sum.Failed = []string{}
 	var workers sync.WaitGroup
 	for range o.workers {
@@ -290,7 +292,29 @@ func (r *restorer) through(at fs.Attr, written bool) {
 	if written {
 		r.sum.Written += int64(at.Size)
 	}
-	r.bar.set(r.sum.Bytes, r.total)
+	r.dropCopiedLocked(at.Ino)
+	r.bar.set(r.sum.Bytes+r.copied, r.total)
+}
+
+// copiedPart counts bytes of a file on its way: one large file must not look like one that hangs.
+func (r *restorer) copiedPart(ino fs.Ino, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.partly[ino] += n
+	r.copied += n
+	r.bar.set(r.sum.Bytes+r.copied, r.total)
+}
+
+// dropCopied takes back what was counted of a file that came to nothing.
+func (r *restorer) dropCopied(ino fs.Ino) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dropCopiedLocked(ino)
+}
+
+func (r *restorer) dropCopiedLocked(ino fs.Ino) {
+	r.copied -= r.partly[ino]
+	delete(r.partly, ino)
 }
 
 // entry restores one name in the directory of j, or has it restored.
@@ -435,6 +459,7 @@ func (r *restorer) leaf(ctx context.Context, dir *targetDir, name string, at fs.
 	}
 	keep := false
 	defer func() {
+		r.dropCopied(at.Ino)
 		if !keep {
 			dir.remove(temp)
 		}
@@ -598,6 +623,7 @@ func (r *restorer) copyRange(out io.WriterAt, in *file, off, end int64, buf []by
 			return err
 		}
 		off += int64(n)
+		r.copiedPart(in.ino, int64(n))
 	}
 	return nil
 }

@@ -279,3 +279,26 @@ func TestRestoreAlone(t *testing.T) {
 	}
 	checkBig(t, target, want)
 }
+
+// TestRestoreProgress has the bytes of a file count while it is copied, once.
+func TestRestoreProgress(t *testing.T) {
+	r := &restorer{partly: map[fs.Ino]int64{}}
+	want := func(what string, n int64) {
+		t.Helper()
+		if got := r.sum.Bytes + r.copied; got != n {
+			t.Errorf("%s: %d bytes are done, want %d", what, got, n)
+		}
+	}
+	file := fs.Attr{Ino: 7, Mode: syscall.S_IFREG, Size: 10}
+	r.seen(file)
+	r.copiedPart(7, 4)
+	want("half-way", 4)
+	r.dropCopied(7)
+	want("failed", 0)
+	r.copiedPart(7, 4)
+	r.copiedPart(7, 6)
+	want("copied", 10)
+	r.through(file, true)
+	r.dropCopied(7)
+	want("through", 10)
+}
