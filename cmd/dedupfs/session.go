@@ -113,8 +113,8 @@ func (s *session) openVolume(ctx context.Context, repo *repository, o *mountOpti
 	s.volume, err = fs.Open(openCtx, s.cache, repo.Repository, &fs.Options{
 		ReadOnly: o.readOnly, Poll: o.pollInterval(), RemoteFsync: o.fsync == "remote",
 		SnapshotsDir: o.snapshots, SnapshotsRootOnly: o.rootOnly, Snapshot: o.snapshot, SnapshotEvery: time.Duration(o.snapEvery),
-		Automatic:  fs.Policy(o.automatic),
-		InOrder: o.inOrder, AnyHistory: o.anyHistory, Logger: s.log, Space: s.space,
+		Automatic: fs.Policy(o.automatic),
+		InOrder:   o.inOrder, AnyHistory: o.anyHistory, Logger: s.log, Space: s.space,
 	})
 	if err != nil {
 		return err
