@@ -3,7 +3,7 @@ package fs
 import (
 	"context"
 	"fmt"
-	"math/rand"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +17,7 @@ import (
 type slowPuts struct {
 	*plug
 	held chan struct{} // has one when a multichunk waits
+	lag  time.Duration // the longest that any object takes
 
 	mu   sync.Mutex    // guards gate
 	gate chan struct{} // closed while it is open
@@ -40,6 +41,9 @@ func (s *slowPuts) Put(ctx context.Context, name string, data []byte) error {
 				return ctx.Err()
 			}
 		}
+	}
+	if s.lag > 0 {
+		sleep(ctx, rand.N(s.lag))
 	}
 	return s.plug.Put(ctx, name, data)
 }
@@ -110,7 +114,7 @@ func TestFollowBesideUpload(t *testing.T) {
 	b := a.other()
 	slow := b.openSlow()
 	large := make([]byte, 3<<20)
-	rand.New(rand.NewSource(1)).Read(large)
+	copy(large, noise(1, len(large)))
 	b.write("large", 0, large)
 	b.overwrite("both", "from b")
 	if err := b.v.commits.commit(ctx, nil); err != nil {

@@ -230,12 +230,14 @@ func TestEarlyAcknowledges(t *testing.T) {
 // earlyClient is a client of a history: what it has written, and how it reaches the remote.
 type earlyClient struct {
 	*env
-	slow *slowPuts
+	slow  *slowPuts
+	shown map[string]bool // contents that it showed when somebody last looked
 }
 
 func (c *earlyClient) openSlow() {
 	c.slow = c.env.openSlow()
 	c.slow.open()
+	c.slow.lag = 4 * time.Millisecond
 	c.v.commits.moment = 5 * time.Millisecond
 	e := c.v.commits.early
 	e.late, e.patience, e.every = largeFile/2, time.Millisecond, 2*time.Millisecond
@@ -316,11 +318,25 @@ func (h *earlyHistory) step(c *earlyClient) {
 	case 15:
 		h.powerCut(c)
 	}
+	h.look(c)
+}
+
+// look wants on a client only contents that somebody has written, and all that it has shown before and that nobody has taken away.
+func (h *earlyHistory) look(c *earlyClient) {
+	now := map[string]bool{}
 	for name, shown := range c.listing() {
-		if strings.HasPrefix(name, "/f") && !h.written[tag([]byte(shown[1:]))] {
+		content := tag([]byte(shown[1:]))
+		now[content] = true
+		if strings.HasPrefix(name, "/f") && !h.written[content] {
 			h.t.Errorf("%s is no content that somebody has written: %.50s", name, shown)
 		}
 	}
+	for content := range c.shown {
+		if !now[content] && !h.taken[content] {
+			h.t.Errorf("%q is not there any more, though nobody has taken it away", content)
+		}
+	}
+	c.shown = now
 }
 
 // powerCut cuts the power of a client that has everything on its disk.
