@@ -142,6 +142,7 @@ type Publication struct {
 
 	hints map[store.ID]store.Hint  // of all nodes packed for it
 	nodes map[store.ID]*store.Node // some of them, with hints
+	alone bool                     // chunks that wait for upload are not needed by it
 }
 
 // Base is a state of the volume that this machine has.

@@ -35,7 +35,7 @@ func (c *Cache) UploadPending(ctx context.Context, progress func(done, total int
 	c.mu.Lock()
 	total := c.pendingBytes
 	c.mu.Unlock()
-	return c.uploadChunks(ctx, reporter{c, progress, total})
+	return c.unlessFull(ctx, func(ctx context.Context) error { return c.uploadChunks(ctx, reporter{c, progress, total}) })
 }
 
 // PackEarly brings a state to the remote that is not that of a local commit, but has less in it than commit n. Its nodes
@@ -53,10 +53,13 @@ func (c *Cache) PackEarly(ctx context.Context, n uint64, root, snapshots store.R
 	if err := w.planAll(ctx, root, snapshots); err != nil {
 		return nil, err
 	}
-	if err := c.uploadFirst(ctx, ids); err != nil {
-		return nil, err
-	}
-	if err := w.pack(ctx); err != nil {
+	err := c.unlessFull(ctx, func(ctx context.Context) error {
+		if err := c.uploadFirst(ctx, ids); err != nil {
+			return err
+		}
+		return w.pack(ctx)
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := c.syncRemote(ctx); err != nil {

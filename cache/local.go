@@ -318,6 +318,7 @@ func (lc *LocalCommit) Finish(root, snapshots store.Ref, cut Pos, meta []byte) e
 	if err == nil {
 		c.addLocal(f, listed)
 	} else {
+		c.listAgain(listed)
 		c.space.give(lc.taken)
 		err = fmt.Errorf("local commit %d: %w", f.N, err)
 	}
@@ -353,11 +354,27 @@ func (c *Cache) unlistedPlaces() (n uint64, places []chunkPlace, listed int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, id := range c.unlisted {
-		if p := c.pending[id]; p != nil && p.state != chunkSpooled {
+		p := c.pending[id]
+		if p == nil {
+			continue
+		}
+		p.fresh = false // who finds it from now on, may do so for the next
+		if p.state != chunkSpooled {
 			places = append(places, chunkPlace{id: id, len: p.len, place: p.place})
 		}
 	}
 	return c.newestLocked().N + 1, places, len(c.unlisted)
+}
+
+// listAgain has the next local commit list what one that came to nothing would have.
+func (c *Cache) listAgain(listed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range c.unlisted[:listed] {
+		if p := c.pending[id]; p != nil {
+			p.fresh = true
+		}
+	}
 }
 
 // addLocal makes a finished local commit the newest.

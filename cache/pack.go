@@ -2,8 +2,10 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/store"
 )
 
@@ -15,6 +17,7 @@ type pendingChunk struct {
 	needed uint64     // of what is known: the newest local commit that may refer to it without a hint
 	state  chunkState
 	retain bool // the place is retained
+	fresh  bool // the next local commit lists it: it was added or found again since the last
 }
 
 type chunkState uint8
@@ -31,7 +34,8 @@ const (
 // says where its bytes lie in the log, in which they are kept until the chunk is
 // verified on the remote; a place that is shorter than data is not used, and the
 // chunk is appended to the log. AddChunk waits when uploading cannot keep up and
-// there is no space for the spool. The chunk lasts from the next Finish on.
+// there is no space for the spool, but not while the remote is full. The chunk
+// lasts from the next Finish on.
 func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Place) (dup bool, err error) {
 	if dup, err = c.stored(id); dup && err == nil {
 		dup, err = c.sharable(ctx, id)
@@ -39,8 +43,11 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 	if dup || err != nil {
 		return dup, err
 	}
-	if err := c.uploads.waitStall(ctx, c.ctx); err != nil {
-		return false, fmt.Errorf("store chunk: %w", err)
+	full := c.uploads.fullErr() != nil
+	if !full {
+		if err := c.uploads.waitStall(ctx, c.ctx); err != nil {
+			return false, fmt.Errorf("store chunk: %w", err)
+		}
 	}
 	if place.size() != int64(len(data)) {
 		if place, err = c.keepChunk(id, data); err != nil {
@@ -48,13 +55,19 @@ func (c *Cache) AddChunk(ctx context.Context, id store.ID, data []byte, place Pl
 		}
 	}
 	state := chunkPacked
-	if c.holds() {
+	switch {
+	case full:
+		state = chunkWaiting
+	case c.holds():
 		state = chunkHeld
 	}
 	if !c.addPending(id, uint32(len(data)), inLog{place, sumBlocks(data)}, state) {
 		return true, nil
 	}
-	if state == chunkHeld {
+	switch state {
+	case chunkWaiting:
+		return false, nil // until there is room on the remote
+	case chunkHeld:
 		return false, c.hold(ctx, id, len(data))
 	}
 	return false, c.pack(id, data)
@@ -107,9 +120,20 @@ func (c *Cache) addPending(id store.ID, n uint32, at inLog, state chunkState) bo
 	c.retainLocked(p)
 	c.pending[id] = p
 	c.pendingBytes += int64(n)
-	c.unlisted = append(c.unlisted, id)
+	c.listLocked(id, p)
+	if state == chunkWaiting {
+		c.waiting = append(c.waiting, id)
+	}
 	c.lost.forget(id)
 	return true
+}
+
+// listLocked has the next local commit list a pending chunk, whatever becomes of those that do already.
+func (c *Cache) listLocked(id store.ID, p *pendingChunk) {
+	if !p.fresh {
+		p.fresh = true
+		c.unlisted = append(c.unlisted, id)
+	}
 }
 
 // pack puts a pending chunk into the packer. A packer that fails is replaced, and
@@ -158,6 +182,11 @@ func (c *Cache) sealed(ctx context.Context, s *store.Sealed) error {
 	}
 	c.mu.Unlock()
 	_, err := c.enqueue(ctx, s)
+	if errors.Is(err, remote.ErrNoSpace) { // its chunks are in the log, and wait there
+		c.repack(s.Table)
+		s.Release()
+		return nil
+	}
 	return err
 }
 

@@ -29,7 +29,11 @@ func (c *Cache) PackForPublication(ctx context.Context, progress func(done, tota
 	if p := c.packed; p != nil && p.N == base.N {
 		return p, nil // its commit could not be written
 	}
-	p, err := c.publication(ctx, base, reporter{c, progress, total})
+	var p *Publication
+	err := c.unlessFull(ctx, func(ctx context.Context) (err error) {
+		p, err = c.publication(ctx, base, reporter{c, progress, total})
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("publish local commit %d: %w", base.N, err)
 	}
@@ -44,7 +48,11 @@ func (c *Cache) publication(ctx context.Context, base Base, r reporter) (*Public
 	if err := c.uploadChunks(ctx, r); err != nil {
 		return nil, err
 	}
-	w := newWaves(c)
+	return c.publicationOf(ctx, base, newWaves(c))
+}
+
+// publicationOf packs the nodes of a state, of which all chunks are on the remote.
+func (c *Cache) publicationOf(ctx context.Context, base Base, w *waves) (*Publication, error) {
 	if err := w.planAll(ctx, base.Root, base.Snapshots); err != nil {
 		return nil, err
 	}
@@ -181,6 +189,7 @@ type waves struct {
 	names   []store.Name             // of the multichunks
 	used    map[store.Name]bool      // multichunks of chunks that packed nodes refer to
 	ups     []*upload
+	put     func(ctx context.Context, s *store.Sealed) error // puts multichunks at once; nil if they are queued
 }
 
 func newWaves(c *Cache) *waves {
@@ -203,12 +212,11 @@ func (w *waves) pack(ctx context.Context) error {
 		return nil
 	}
 	packer := w.c.repo.NewPacker(store.KindNodes, func(_ context.Context, s *store.Sealed) error {
-		up, err := w.c.enqueue(ctx, s)
-		if err == nil {
-			w.names = append(w.names, s.Name)
-			w.ups = append(w.ups, up)
+		if err := w.bring(ctx, s); err != nil {
+			return err
 		}
-		return err
+		w.names = append(w.names, s.Name)
+		return nil
 	})
 	for _, level := range w.levels {
 		if err := w.wave(ctx, packer, level); err != nil {
@@ -220,10 +228,30 @@ func (w *waves) pack(ctx context.Context) error {
 	}
 	for _, up := range w.ups {
 		if err := w.c.waitUpload(ctx, up); err != nil {
+			w.giveUp()
 			return err
 		}
 	}
 	return nil
+}
+
+// bring puts a multichunk, or has it uploaded.
+func (w *waves) bring(ctx context.Context, s *store.Sealed) error {
+	if w.put != nil {
+		return w.put(ctx, s)
+	}
+	up, err := w.c.enqueue(ctx, s)
+	if err == nil {
+		w.ups = append(w.ups, up)
+	}
+	return err
+}
+
+// giveUp lets the uploads end that nobody waits for any more.
+func (w *waves) giveUp() {
+	for _, up := range w.ups {
+		up.given.Store(true)
+	}
 }
 
 // plan finds the local nodes below ref and returns the height of ref among them:
@@ -475,6 +503,9 @@ func (c *Cache) Published(p *Publication) error {
 	}
 	c.packed = nil
 	c.dropKnown(p.N)
+	if p.alone {
+		c.giveUpUnneeded()
+	}
 	err := errors.Join(c.removeDropped(), c.dropReceipts(p.N))
 	c.trimDB()
 	if err != nil {

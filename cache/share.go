@@ -94,6 +94,9 @@ func (c *Cache) sharable(ctx context.Context, id store.ID) (bool, error) {
 	c.mu.Lock()
 	p := c.pending[id]
 	ours := p != nil && p.state != chunkKnown
+	if ours {
+		c.listLocked(id, p)
+	}
 	c.mu.Unlock()
 	if ours {
 		return true, nil

@@ -12,8 +12,10 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/dedupfs/dedupfs/remote"
 	"github.com/dedupfs/dedupfs/store"
 	"golang.org/x/sync/errgroup"
 )
@@ -33,7 +35,11 @@ type uploads struct {
 	stalled  int  // multichunks that wait for room
 	err      error
 	since    time.Time // when uploads began to fail
-	uploaded int64     // bytes on the wire
+
+	metFull   error     // with which the remote has refused a multichunk as it was full; nil since one was put
+	noBallast time.Time // since when the ballast was missed; zero if it is there
+	hurry     bool      // it need not be waited for
+	uploaded  int64     // bytes on the wire
 }
 
 // upload is one multichunk on its way.
@@ -46,8 +52,9 @@ type upload struct {
 	free  func() // gives wire back
 	done  chan struct{}
 
-	urgent bool // goes before others; guarded by uploads.mu
-	put    bool // the remote has it; only touched by the worker
+	urgent bool        // goes before others; guarded by uploads.mu
+	put    bool        // the remote has it; only touched by the worker
+	given  atomic.Bool // nobody waits for it any more
 }
 
 func newUploads(limit int) *uploads {
@@ -159,6 +166,11 @@ func (u *uploads) result(err error, now time.Time) {
 		slog.Info("uploads work again", "after", now.Sub(u.since))
 	}
 	u.err = err
+	if err == nil {
+		u.metFull, u.noBallast = nil, time.Time{}
+	} else if errors.Is(err, remote.ErrNoSpace) {
+		u.metFull = err
+	}
 	u.change()
 }
 
@@ -223,11 +235,14 @@ func (c *Cache) uploadRoom(ctx context.Context, urgent bool) (bool, error) {
 	}
 }
 
-// waitChange waits until something about the uploads or the space has changed.
+// waitChange waits until something about the uploads or the space has changed. If the remote is full it does not wait, and says so.
 func (c *Cache) waitChange(ctx context.Context) error {
 	c.uploads.mu.Lock()
-	changed := c.uploads.changed
+	changed, full := c.uploads.changed, c.uploads.fullLocked()
 	c.uploads.mu.Unlock()
+	if full != nil {
+		return full
+	}
 	select {
 	case <-changed:
 		return nil
@@ -267,7 +282,7 @@ func (u *uploads) waitStall(ctx, closed context.Context) error {
 }
 
 // enqueue takes a sealed multichunk over. It waits while there is room for it
-// neither in memory nor in the spool.
+// neither in memory nor in the spool, unless the remote is full, which is an error.
 func (c *Cache) enqueue(ctx context.Context, s *store.Sealed) (*upload, error) {
 	up := &upload{name: s.Name, kind: s.Kind, size: int64(len(s.Wire)), wire: s.Wire, table: s.Table, free: s.Release, done: make(chan struct{})}
 	up.urgent = up.kind == store.KindNodes // all that they refer to is there, and they are what others wait for
@@ -399,7 +414,7 @@ func (c *Cache) uploader(ctx context.Context, urgent bool) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, errUseless) {
 			c.trouble(err)
 			c.repack(up.table)
 		}
@@ -432,7 +447,13 @@ func (c *Cache) upload(ctx context.Context, up *upload) error {
 		return err
 	}
 	for pause := c.o.RetryMin; ; pause = min(2*pause, c.o.RetryMax) {
+		if c.isUseless(up) {
+			return errUseless
+		}
 		err := c.repo.Pacer().Background(ctx)
+		if err == nil {
+			err = c.mayPutData(ctx)
+		}
 		if err == nil {
 			err = c.tryUpload(ctx, up, wire)
 		}
@@ -512,8 +533,17 @@ func (a *again) wake() {
 	}
 }
 
-// Again has everything tried now that waits because the remote was away: it has just answered, or somebody asks for it.
-func (c *Cache) Again() { c.again.wake() }
+// Again has everything tried now that waits because the remote was away, or full: it has just answered, or somebody asks for it.
+func (c *Cache) Again() {
+	u := c.uploads
+	u.mu.Lock()
+	if u.fullLocked() != nil {
+		u.err, u.hurry = nil, true // until it is known anew
+		u.change()
+	}
+	u.mu.Unlock()
+	c.again.wake()
+}
 
 // Pending tells what is not yet on the remote.
 func (c *Cache) Pending() PendingStats {

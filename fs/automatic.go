@@ -68,6 +68,9 @@ func (v *Volume) enterPast(ctx context.Context, nodes tree.Store, snaps, root st
 	if v.opt.Automatic.Empty() || base.IsZero() || base.ID == root.ID {
 		return snaps
 	}
+	if v.ca.RemoteFull() != nil && !v.allPublished() {
+		return snaps // its data would have to be uploaded for it, which may not fit even when the files are gone
+	}
 	ctx, cancel := context.WithTimeout(ctx, pastTime)
 	defer cancel()
 	t := tree.New(nodes, snaps, v.treeOptions())

@@ -178,10 +178,18 @@ func (c *committer) publishLoop(ctx context.Context) {
 		if c.pause(ctx, pause) {
 			pause = time.Second
 		} else {
-			pause = min(2*pause, time.Minute)
+			pause = min(2*pause, publishPause(err))
 		}
 		signal(c.publish)
 	}
+}
+
+// publishPause is how long publishing waits at most after err. In a full remote little is tried, and garbage collection waits for it.
+func publishPause(err error) time.Duration {
+	if isFull(err) {
+		return 10 * time.Second
+	}
+	return time.Minute
 }
 
 // pause waits for d, or until somebody says that the remote is there again, which it reports.
@@ -545,6 +553,9 @@ func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) 
 		c.synced.Store(time.Now().UnixNano())
 		return nil
 	}
+	if full := v.ca.RemoteFull(); full != nil {
+		return c.publishInFull(ctx, full)
+	}
 	tell := func(done, total int64) {
 		if progress != nil {
 			progress(Progress{done, total})
@@ -566,7 +577,10 @@ func (c *committer) publishNewest(ctx context.Context, progress func(Progress)) 
 	if err != nil {
 		return err
 	}
-	if err := c.notePublished(pub, made); err != nil {
+	c.mu.hold()
+	err = c.notePublished(pub, made)
+	c.mu.unlock()
+	if err != nil {
 		return err
 	}
 	if v.allPublished() {
@@ -582,11 +596,9 @@ func (v *Volume) allPublished() bool {
 	return published || !ok
 }
 
-// notePublished lets go of what has been published. No local commit is made meanwhile: it would start from references
-// whose hints are not filled in yet, and whose nodes are no longer local.
+// notePublished lets go of what has been published. No local commit is made meanwhile, for which c.mu is held: it would start from
+// references whose hints are not filled in yet, and whose nodes are no longer local.
 func (c *committer) notePublished(pub *cache.Publication, made stamp) error {
-	c.mu.hold()
-	defer c.mu.unlock()
 	if err := c.v.ca.Published(pub); err != nil {
 		return err
 	}

@@ -89,6 +89,13 @@ func (f *follower) poll(ctx context.Context, how manner) error {
 	return f.look(ctx, true, how)
 }
 
+// readNotices goes by what is to be deleted, and looks at nothing else.
+func (f *follower) readNotices(ctx context.Context) error {
+	f.pollMu.Lock()
+	defer f.pollMu.Unlock()
+	return f.v.member.read(ctx)
+}
+
 // ReadSettings has what was set anew in the repository count at once.
 func (v *Volume) ReadSettings(ctx context.Context) error { return v.repo.ReadSettings(ctx) }
 

@@ -47,6 +47,7 @@ type Collected struct {
 	Left        int             `json:"notices_left"`      // notices that are not finished
 	Automatic   int             `json:"automatic_states"`  // states without a name that are kept
 	TimeUp      bool            `json:"time_up,omitempty"` // --max-time has ended it
+	Full        bool            `json:"full,omitempty"`    // the remote was full
 }
 
 // WaitingClient is one that has not said yet that it goes by what is condemned.
@@ -104,8 +105,14 @@ func (v *Volume) Collect(ctx context.Context, o CollectOptions, report func(what
 		return run.out, run.dry(ctx)
 	}
 	err := run.all(ctx)
+	if ctx.Err() == nil {
+		run.restore(ctx)
+	}
 	if errors.Is(err, errTimeUp) {
 		run.out.TimeUp, err = true, nil
+	}
+	if err == nil && run.out.Deleted == 0 && len(run.out.Waiting) == 0 && run.out.ReadyIn == 0 {
+		err = run.short // nothing could be done for it
 	}
 	return run.out, err
 }
@@ -120,8 +127,10 @@ type collection struct {
 	end    time.Time // zero is no bound
 	report func(what string, done, total int64)
 	out    *Collected
-	rounds int  // that have found something out
-	told   bool // the last deletion has said what can go after the next wait
+	rounds int   // that have found something out
+	full   bool  // the remote was full
+	short  error // what could not be uploaded for that; nil if all was, when it was last tried
+	told   bool  // the last deletion has said what can go after the next wait
 }
 
 func (r *collection) timeUp() error {
@@ -168,9 +177,17 @@ func (r *collection) all(ctx context.Context) error {
 		}
 	}
 	for range waitRounds {
+		deleted := r.out.Deleted
 		waited, err := r.round(ctx)
-		if err != nil || !waited {
+		if err != nil {
 			return err
+		}
+		if r.full && r.out.Deleted > deleted { // there is room for what did not fit
+			r.restore(ctx)
+			continue
+		}
+		if !waited {
+			return nil
 		}
 	}
 	return nil
@@ -183,13 +200,13 @@ const waitRounds = 3
 // round condemns, and deletes what it can. It reports whether it has waited for somebody's answer.
 func (r *collection) round(ctx context.Context) (waited bool, err error) {
 	r.report("uploading", 0, 0)
-	if err := r.v.Sync(ctx, nil); err != nil {
+	if err := r.sync(ctx); err != nil {
 		return false, err
 	}
 	if err := r.condemn(ctx); err != nil {
 		return false, err
 	}
-	if err := r.v.Sync(ctx, nil); err != nil { // answers
+	if err := r.sync(ctx); err != nil { // answers
 		return false, err
 	}
 	for again := false; ; {
@@ -225,7 +242,46 @@ func (r *collection) round(ctx context.Context) (waited bool, err error) {
 	}
 }
 
+// sync brings all to the remote. If that is full, the ballast makes room for what is most needed, and data stays here.
+func (r *collection) sync(ctx context.Context) error {
+	v := r.v
+	r.short = nil
+	err := v.Sync(ctx, nil)
+	if !isFull(err) {
+		return err
+	}
+	r.report("the storage is full: making room", 0, 0)
+	r.full, r.out.Full = true, true
+	if _, err := v.repo.DropBallast(ctx); err != nil {
+		return err
+	}
+	if err := v.commits.publishAll(ctx, nil); err != nil && !isFull(err) { // it registers first
+		return err
+	}
+	if err := v.follower.readNotices(ctx); err != nil {
+		return err
+	}
+	if r.short = v.commits.publishAll(ctx, nil); r.short != nil && !isFull(r.short) {
+		return r.short
+	}
+	return nil
+}
+
+// restore puts the ballast back, if there is room again, and has everything uploaded that waits for that.
+func (r *collection) restore(ctx context.Context) {
+	if err := r.v.repo.PutBallast(ctx); err != nil {
+		r.v.opt.Logger.Warn("the ballast of the repository is not there; the next `dedupfs gc` puts it back if there is room", "err", err)
+		return
+	}
+	if r.full {
+		r.v.tryAgain()
+	}
+}
+
 func (r *collection) regroup() *store.RegroupOptions {
+	if r.full { // first there has to be room
+		return nil
+	}
 	if r.o.MaxUnused < 0 && !r.o.Reseal {
 		return nil
 	}

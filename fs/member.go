@@ -303,6 +303,16 @@ func (m *member) due(last *store.Commit, n uint64) []store.NoticeID {
 	return ids
 }
 
+// answerFrom has the commit that publishes local commit n, which has every reference that was made before, acknowledge all that this
+// client goes by (R4).
+func (m *member) answerFrom(n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known {
+		m.acks, m.from = slices.Clone(m.present), n
+	}
+}
+
 // answer publishes a commit that only acknowledges, if one is owed. The committer's lock is held, and all else is published.
 func (m *member) answer(ctx context.Context) error {
 	last, err := m.last(ctx)

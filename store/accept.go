@@ -10,7 +10,7 @@ import (
 // commit that counts, with number 0 if none does. It is a notice as of an eviction: nothing later of the incarnation is merged, and
 // Unaccepted takes it off what others complain about.
 func (r *Repository) RecordAcceptance(ctx context.Context, last ...Head) error {
-	if err := r.putNotice(ctx, &Notice{Evicted: last}); err != nil {
+	if err := r.putInFull(ctx, func() error { return r.putNotice(ctx, &Notice{Evicted: last}) }); err != nil {
 		return fmt.Errorf("record what was accepted: %w", err)
 	}
 	return nil

@@ -95,7 +95,7 @@ func (r *Repository) check(ctx context.Context, o *CheckOptions) (*checker, erro
 	c.mending, c.share = o.mending, o.parity
 	c.spares, c.hooksOf, c.parity = spares{c: c}, map[Name][]fingerprint{}, map[Name]bool{}
 	for _, stage := range []func(context.Context) error{
-		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkMoves, c.checkSettings, c.checkPast, c.checkCommits, c.checkMultichunks, c.checkTrees,
+		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkMoves, c.checkSettings, c.checkPast, c.checkBallast, c.checkCommits, c.checkMultichunks, c.checkTrees,
 	} {
 		if err := stage(ctx); err != nil {
 			return nil, err
@@ -110,9 +110,9 @@ type checker struct {
 	o CheckOptions
 
 	// What has been listed.
-	keys, keyrings, repositories, registrations, notices, hooks, moves, settings, past []string
-	commits                                                                            map[chain]map[Seq][]string
-	sizes                                                                              map[Name]int64 // of all multichunks, -1 where the storage does not tell
+	keys, keyrings, repositories, registrations, notices, hooks, moves, settings, past, ballast []string
+	commits                                                                                     map[chain]map[Seq][]string
+	sizes                                                                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
 	roots   []Ref // of all heads
 	spares  spares
@@ -307,6 +307,12 @@ func (c *checker) checkPast(ctx context.Context) error {
 	})
 }
 
+func (c *checker) checkBallast(ctx context.Context) error {
+	return each(ctx, c, "ballast", parallel, c.ballast, func(ctx context.Context, name string) error {
+		return c.small(ctx, name, func(wire []byte) error { return c.r.openBallast(name, wire) })
+	})
+}
+
 func (c *checker) checkHooks(ctx context.Context) error {
 	return each(ctx, c, "hooks", parallel, c.hooks, func(ctx context.Context, name string) error {
 		return c.small(ctx, name, func(wire []byte) error {
@@ -488,6 +494,9 @@ func (c *checker) conclude(ctx context.Context) error {
 		d := &c.report.Damages[i]
 		if n, ok := parseParityName(d.Object); ok {
 			d.Repairable = c.broken[n] == nil
+		}
+		if parent(d.Object) == ballastDir {
+			d.Repairable = true
 		}
 	}
 	byObject := func(a, b Damage) int { return strings.Compare(a.Object, b.Object) }

@@ -75,7 +75,7 @@ func isDir(name string) bool {
 		return true
 	}
 	switch parts[0] {
-	case repositoryDir, keysDir, keyringDir, noticesDir, hooksDir, movedDir, settingsDir, pastDir:
+	case repositoryDir, keysDir, keyringDir, noticesDir, hooksDir, movedDir, settingsDir, pastDir, ballastDir:
 		return len(parts) == 1
 	case clientsDir:
 		return len(parts) <= 2 && ids(parts[1:])
@@ -101,12 +101,12 @@ func (c *checker) isObject(name string, size int64) bool {
 	parts := strings.Split(rest, "/")
 	last := parts[len(parts)-1]
 	switch dir {
-	case repositoryDir, keysDir, keyringDir, noticesDir, hooksDir, movedDir, settingsDir, pastDir:
+	case repositoryDir, keysDir, keyringDir, noticesDir, hooksDir, movedDir, settingsDir, pastDir, ballastDir:
 		if _, ok := parseID(rest); !ok {
 			return false
 		}
 		list := map[string]*[]string{repositoryDir: &c.repositories, keysDir: &c.keys, keyringDir: &c.keyrings, noticesDir: &c.notices, movedDir: &c.moves,
-			hooksDir: &c.hooks, settingsDir: &c.settings, pastDir: &c.past}[dir]
+			hooksDir: &c.hooks, settingsDir: &c.settings, pastDir: &c.past, ballastDir: &c.ballast}[dir]
 		*list = append(*list, name)
 		return true
 	case clientsDir:

@@ -170,11 +170,24 @@ func (c *Collector) CondemnAndRegroup(ctx context.Context, o *RegroupOptions, ev
 	if len(n.Condemned) == 0 && len(n.Evicted) == 0 && found.Old < c.o.worthTelling && !p.s.needsCall(p.m) {
 		return found, nil
 	}
-	if err := c.r.putNotice(ctx, n); err != nil {
+	if err := c.publish(ctx, n); err != nil {
 		return nil, fmt.Errorf("collect garbage: publish notice: %w", err)
 	}
 	found.Notice = n
 	return found, nil
+}
+
+// condemnedInFull is how many multichunks a notice condemns at most where there is no room for more.
+const condemnedInFull = 4096
+
+// publish puts a notice. On a storage that is full it may be shorter: the rest comes with the next.
+func (c *Collector) publish(ctx context.Context, n *Notice) error {
+	err := c.r.putInFull(ctx, func() error { return c.r.putNotice(ctx, n) })
+	if errors.Is(err, remote.ErrNoSpace) && len(n.Condemned) > condemnedInFull {
+		n.Condemned = n.Condemned[:condemnedInFull]
+		err = c.r.putNotice(ctx, n)
+	}
+	return err
 }
 
 // tooMuch returns an error if more than half of the repository's bytes are garbage and that was not allowed.

@@ -102,7 +102,7 @@ func (c *Collector) deleteHistories(ctx context.Context, v *victims, d *Deletion
 	if len(fresh) == 0 {
 		return nil
 	}
-	if err := c.r.putPast(ctx, fresh); err != nil {
+	if err := c.r.putInFull(ctx, func() error { return c.r.putPast(ctx, fresh) }); err != nil {
 		return fmt.Errorf("publish what is past: %w", err)
 	}
 	d.Told = true
@@ -292,7 +292,7 @@ func (r *Repository) keepHooks(ctx context.Context, doomed []doomedCommits, cond
 		}
 	}
 	if len(fresh.multichunks) > 0 {
-		if err := r.putHookList(ctx, fresh); err != nil {
+		if err := r.putInFull(ctx, func() error { return r.putHookList(ctx, fresh) }); err != nil {
 			return fmt.Errorf("list hooks: %w", err)
 		}
 	}

@@ -130,7 +130,7 @@ func (r *Repository) Evict(ctx context.Context, evict ...Incarnation) ([]Head, e
 	if err != nil {
 		return nil, err
 	}
-	if err := r.putNotice(ctx, &Notice{Evicted: last}); err != nil {
+	if err := r.putInFull(ctx, func() error { return r.putNotice(ctx, &Notice{Evicted: last}) }); err != nil {
 		return nil, fmt.Errorf("evict: publish notice: %w", err)
 	}
 	return last, nil

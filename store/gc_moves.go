@@ -153,7 +153,7 @@ func (c *Collector) deleteMoves(ctx context.Context, v *victims, d *Deletion) er
 		return err
 	}
 	for _, m := range newMoveGraph(c.r.moves.all(), there).united(c.o.worthUniting) {
-		if err := c.r.putMove(ctx, m); err != nil {
+		if err := c.r.putInFull(ctx, func() error { return c.r.putMove(ctx, m) }); err != nil {
 			return fmt.Errorf("unite moves: %w", err)
 		}
 		d.Told = true

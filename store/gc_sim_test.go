@@ -240,7 +240,7 @@ func (s *simSlot) use(view *simView, known *past) {
 
 // simFaults are rules that clients break in a simulation. The zero value keeps all.
 type simFaults struct {
-	prunesEarly, mergesEnded, keepsPolled bool
+	prunesEarly, mergesEnded, keepsPolled, answersBare bool
 
 	keepsIndex, acksEarly, registersLate, forgetsAcks, nodesByIndex, mergesEvicted, hidesHeld, revives, deletesAtOnce, mergesMerged bool
 }
@@ -264,7 +264,7 @@ type simWorld struct {
 	contents map[Name][]ID // of all multichunks
 	moved    []Name        // made by regrouping
 	newest   map[chain]Head
-	evicted  map[chain]Head // by any notice that may have been published
+	evicted  map[chain]Head // by any notice that has been published
 
 	step      int
 	counts    simCounts
@@ -280,6 +280,7 @@ type simCounts struct {
 	moved     int // multichunks made by regrouping
 	commits   int // deleted
 	moves     int // deleted
+	answers   int // without what had changed
 }
 
 func (c *simCounts) add(d simCounts) {
@@ -290,6 +291,7 @@ func (c *simCounts) add(d simCounts) {
 	c.moved += d.moved
 	c.commits += d.commits
 	c.moves += d.moves
+	c.answers += d.answers
 }
 
 // simNeed is a chunk or node, and where a reference says it lies.
@@ -688,12 +690,7 @@ func (sc *simCollector) condemnAnd(evict []Incarnation) {
 		}
 		return
 	}
-	if last, err := p.s.evictions(evict); err == nil {
-		for _, h := range last {
-			w.evicted[h.chain()] = earlier(w.evicted, h)
-			w.counts.evictions++
-		}
-	} else {
+	if _, err := p.s.evictions(evict); err != nil {
 		evict = nil
 	}
 	var o *RegroupOptions
@@ -701,7 +698,32 @@ func (sc *simCollector) condemnAnd(evict []Incarnation) {
 		o = &RegroupOptions{MaxUnused: w.rng.Float64() / 4}
 	}
 	_, err = sc.c.CondemnAndRegroup(w.ctx, o, evict...)
+	w.noteEvictions()
 	sc.judge(err)
+}
+
+// noteEvictions takes in what notices say that are there, also those whose put has answered an error.
+func (w *simWorld) noteEvictions() {
+	w.remote.objects.Ascend(noticesDir+"/", func(name string, o simObject) bool {
+		if topDir(name) != noticesDir {
+			return false
+		}
+		if o.deleted > 0 || len(o.data) == 0 {
+			return true
+		}
+		n, err := w.rig.slots[0].repo.openNotice(name, o.data)
+		if err != nil {
+			w.fail("%s: %v", name, err)
+			return false
+		}
+		for _, h := range n.Evicted {
+			if known, ok := w.evicted[h.chain()]; !ok || h.Seq < known.Seq {
+				w.evicted[h.chain()] = h
+				w.counts.evictions++
+			}
+		}
+		return true
+	})
 }
 
 // find looks for what can be deleted.

@@ -179,6 +179,8 @@ func (c *simClient) act() {
 		c.judge(c.seal())
 	case n < 130:
 		c.judge(c.publish())
+	case n < 135:
+		c.judge(c.answer())
 	default:
 		c.judge(c.sync())
 	}
@@ -482,10 +484,9 @@ func (c *simClient) lose() {
 		if c.intent != nil {
 			return
 		}
-		n := &Notice{Evicted: []Head{h}}
-		c.w.evicted[c.chain()] = earlier(c.w.evicted, h)
-		c.w.counts.evictions++
-		if err := c.slot.repo.putNotice(c.w.ctx, n); err != nil {
+		err := c.slot.repo.putNotice(c.w.ctx, &Notice{Evicted: []Head{h}})
+		c.w.noteEvictions()
+		if err != nil {
 			c.judge(err) // it may be there even so
 			return
 		}
@@ -697,6 +698,54 @@ func (c *simClient) sealCommit(commit *Commit, i *simIntent) error {
 func (c *simClient) sealAgain(commit *Commit) error {
 	commit.Root, commit.Snapshots, commit.Seen = c.head.Root, c.head.Snapshots, c.head.Seen
 	return c.sealCommit(commit, &simIntent{known: c.known, files: c.stateFiles, needs: c.w.commits[c.head.Head()].needs})
+}
+
+// answer acknowledges what is to be deleted without publishing what has changed, as a client does while the remote is full. It says again
+// what the newest commit says that has its own and that it has merged, and holds what it refers to beside that.
+func (c *simClient) answer() error {
+	if !c.ready || c.retired || c.intent != nil || c.head == nil {
+		return nil
+	}
+	commit, from := c.next(), c.head
+	if slices.Equal(commit.Acks, c.head.Acks) {
+		return nil
+	}
+	for _, h := range slices.SortedFunc(maps.Values(c.vv), compareHeads) {
+		other, err := c.slot.repo.GetCommit(c.w.ctx, h)
+		if errors.Is(err, remote.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if Dominates(other, from) && len(c.counting([]Head{h})) > 0 {
+			from = other
+		}
+	}
+	commit.Root, commit.Snapshots = from.Root, from.Snapshots
+	commit.Seen = c.counting(slices.DeleteFunc(append(slices.Clone(from.Seen), from.Head()), func(h Head) bool { return h.chain() == c.chain() }))
+	slices.SortFunc(commit.Seen, compareHeads)
+	if !c.w.faults.answersBare {
+		for _, name := range slices.Sorted(maps.Keys(c.files)) {
+			for _, ref := range c.files[name] {
+				if c.cond.Has(ref.Hint.Multichunk) {
+					commit.Held = append(commit.Held, ref)
+				}
+			}
+		}
+		for _, id := range slices.SortedFunc(maps.Keys(c.known), compareIDs) {
+			commit.Held = append(commit.Held, c.known[id])
+		}
+	}
+	c.w.counts.answers++
+	needs := maps.Clone(c.w.commits[from.Head()].needs)
+	if err := c.sealCommit(commit, &simIntent{known: c.known, files: map[string]string{"": "not what it is"}, needs: needs}); err != nil {
+		return err
+	}
+	seen := maps.Clone(c.w.commits[from.Head()].vv)
+	seen[c.chain()] = c.intent.sealed.Head
+	c.intent.oracle.vv = seen
+	return nil
 }
 
 // publish puts the commit that is sealed.

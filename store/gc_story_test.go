@@ -266,6 +266,20 @@ var simStories = []simStory{
 	}, {
 		name: "a condemned multichunk covers another", rules: collectRules{condemnedCovers: true}, play: coveredByCondemned,
 	}, {
+		name: "an answer in a full remote holds nothing", faults: simFaults{answersBare: true},
+		play: func(w *simWorld, _ bool) {
+			c0, _, sc := removed(w)
+			w.wait(1)
+			c0.put("b/0", 1) // found in what is garbage, and not published
+			sc.use(quiet(w))
+			sc.condemnAnd(nil)
+			c0.do(quiet(w), c0.readNotices, c0.answer, c0.publish)
+			sc.lookBy(quiet(w))
+			w.wait(2)
+			sc.finish(quiet(w))
+			c0.checkNeeds()
+		},
+	}, {
 		name: "heads merged that were polled before a notice was read", faults: simFaults{keepsPolled: true},
 		play: func(w *simWorld, _ bool) {
 			c0, c1, sc := w.clients[0], w.clients[1], w.collectors[0]

@@ -54,6 +54,7 @@ func Init(ctx context.Context, st remote.Storage, password []byte, o *InitOption
 	if err := checkAlone(ctx, st, n.objects.id); err != nil {
 		return nil, "", fmt.Errorf("init: %w", err)
 	}
+	_ = r.PutBallast(ctx) // without it the repository is one too; gc puts it then
 	return r, n.recovery, nil
 }
 

@@ -20,7 +20,7 @@ type RepairOptions struct {
 // A Fix is what Repair has done about a damaged multichunk, or would do.
 type Fix struct {
 	Damage
-	How     string // "copy": put again as it was; "pieces": put with what could be found of it; "removed": nothing is in it or needed; "intact": now
+	How     string // "copy": put again as it was; "pieces": put with what could be found of it; "removed": nothing is in it or needed; "renewed": removed, and another is there; "intact": now
 	Found   int    // chunks and nodes that it holds then
 	Left    []ID   // that are needed of it and were found nowhere
 	Refused error  // by the storage, to replace the object
@@ -77,6 +77,7 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 	}
 	if !o.DryRun {
 		err = c.dropStrayParity(ctx)
+		_ = r.PutBallast(ctx) // where there is no room it stays away
 	}
 	report.Parity = c.paritied
 	return report, err
@@ -86,7 +87,7 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 func (c *checker) repair(ctx context.Context, d *Damage, dry bool) (*Fix, error) {
 	n := d.Multichunk
 	if n.IsZero() {
-		return nil, nil
+		return c.repairSmall(ctx, d, dry)
 	}
 	b := c.broken[n]
 	spare, err := c.spares.multichunk(ctx, n)

@@ -51,6 +51,8 @@ type Repository struct {
 	names    *hashPool
 	treeKey  [16]byte
 
+	ballastKey *hashPool
+
 	commitNames seal.Key      // names commits by their hashes
 	askAgain    time.Duration // after which it is asked again for what is not found and should be there
 	random      func() uint32 // draws inode ranges
@@ -92,7 +94,9 @@ func newRepository(st remote.Storage, keys *seal.Keyring, cfg Config) (*Reposito
 		chunkIDs: newHashPool(keys.Derive("chunk ids")),
 		nodeIDs:  newHashPool(keys.Derive("node ids")),
 		names:    newHashPool(keys.Derive("names")),
-		treeKey:  [16]byte(tree[:16]),
+
+		ballastKey: newHashPool(keys.Derive("ballast")),
+		treeKey:    [16]byte(tree[:16]),
 
 		commitNames: keys.Derive("commit names"),
 		past:        new(past),

@@ -31,6 +31,7 @@ func (a *app) gcCommand() *cobra.Command {
 			"is locked: it may be stopped at any time, and run on several machines. What could not be deleted yet, the next run does.\n\n" +
 			"On a storage that shows new objects late (see `dedupfs init --settle-time`), what is condemned can be deleted when a process has\n" +
 			"run for twice that time after all have answered: --wait stays for it, and a mount that is asked again later has run meanwhile.\n\n" +
+			"On a storage that is full it works too: half a megabyte is kept free for it. Delete files and forget snapshots first, then run it.\n\n" +
 			"Multichunks that are mostly unused, and small ones, are regrouped: what is needed of them is stored anew, together.",
 		Example: "  dedupfs gc --dry-run\n" +
 			"  dedupfs gc ~/Cloud\n" +
@@ -117,6 +118,9 @@ func (a *app) tellCollected(c *fs.Collected) {
 		}
 	} else {
 		out("deleted %d multichunks, %s", c.Deleted, humanSize(c.DeletedSize))
+	}
+	if c.Full {
+		out("the storage was full; what waits for room goes on uploading by itself, see `dedupfs status`")
 	}
 	if r := c.Regrouped; r.From > 0 {
 		verb := "regrouped"

@@ -81,7 +81,7 @@ func (a *app) repairCommand() *cobra.Command {
 type fixJSON struct {
 	Object  string `json:"object"`
 	Error   string `json:"error"`             // what was wrong
-	How     string `json:"how"`               // copy, pieces, removed or intact
+	How     string `json:"how"`               // copy, pieces, removed, renewed or intact
 	Chunks  int    `json:"chunks"`            // that it holds then
 	Lost    int    `json:"lost"`              // that stay lost
 	Refused string `json:"refused,omitempty"` // by the storage; what was found lies beside it
@@ -269,7 +269,7 @@ func (a *app) printReplaced(r *repairJSON) {
 func healthAfter(report *store.RepairReport) health {
 	h := health{Lost: multichunksOf(report.Left)}
 	for _, f := range report.Fixes {
-		if !slices.Contains(h.Lost, f.Multichunk) && f.How != "removed" {
+		if !f.Multichunk.IsZero() && !slices.Contains(h.Lost, f.Multichunk) && f.How != "removed" {
 			h.Found = append(h.Found, f.Multichunk)
 		}
 	}
@@ -282,7 +282,7 @@ func (a *app) printRepair(r *repairJSON) error {
 	}
 	verbs := map[string]string{
 		"copy": "put again as it was", "pieces": "put together from what could be found", "removed": "removed, nothing in it is needed",
-		"intact": "intact on a second look",
+		"renewed": "removed, and another was put", "intact": "intact on a second look",
 	}
 	for _, f := range r.Fixes {
 		fmt.Fprintf(a.stdout, "%s: %s: %s, with %d chunks", f.Object, escape(f.Error), verbs[f.How], f.Chunks)
