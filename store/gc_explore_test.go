@@ -392,7 +392,7 @@ func explore(t *testing.T, rig *simRig, start func(*simWorld), n int, rules coll
 	return x, x.from(w, n)
 }
 
-// TestCollectExplored takes all orders of eight steps, or twelve with DEDUPFS_LONG, and from the second start, which is three of them further, two less.
+// TestCollectExplored takes all orders of eight steps, or ten with DEDUPFS_LONG, and from the second start, which is three of them further, two less.
 func TestCollectExplored(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	rig, err := newSimRig()
@@ -402,7 +402,7 @@ func TestCollectExplored(t *testing.T) {
 	steps := 8
 	switch {
 	case long:
-		steps = 12
+		steps = 10
 	case testing.Short():
 		steps = 7
 	}
