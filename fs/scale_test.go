@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/metrics"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -322,12 +323,12 @@ func TestMountBySize(t *testing.T) {
 	}
 }
 
-// heap returns the bytes of all that is alive.
+// heap returns the bytes of all that is alive, without the garbage that is made while that is found out.
 func heap() int64 {
 	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	return int64(live[0].Value.Uint64())
 }
 
 func cpuTime() time.Duration {
