@@ -3,6 +3,7 @@ package remote
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -58,6 +59,11 @@ func Open(ctx context.Context, url string, o *Options) (*Remote, error) {
 	parsed, err := fspath.Parse(url)
 	if err != nil {
 		return nil, fmt.Errorf("repository %q: %w", Redact(url), err)
+	}
+	if parsed.Name == "" {
+		if url, err = filepath.Abs(url); err != nil {
+			return nil, err
+		}
 	}
 	r := &Remote{url: url, create: o.Create, pace: o.Pace, connecting: make(chan struct{}, 1)}
 	r.local.Store(parsed.Name == "")

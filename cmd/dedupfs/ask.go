@@ -43,7 +43,7 @@ func (q question[In, Out]) serve(mux *http.ServeMux, s *session) {
 // directory there, of the repository there, or, without args, of the repository
 // of the flags, or the only mount.
 func ask[In, Out any](ctx context.Context, a *app, args []string, q question[In, Out], in In, item func(Out) error) error {
-	m, err := a.volumeOf(args)
+	m, err := a.volumeOf(ctx, args)
 	if err != nil {
 		return err
 	}
@@ -74,12 +74,12 @@ func ask[In, Out any](ctx context.Context, a *app, args []string, q question[In,
 
 // volumeOf returns the mount that args mean; nil for a repository, which is
 // noted in the flags.
-func (a *app) volumeOf(args []string) (*mounted, error) {
+func (a *app) volumeOf(ctx context.Context, args []string) (*mounted, error) {
 	if len(args) == 0 {
 		if a.g.repo != "" {
 			return nil, nil
 		}
-		return theMount(nil)
+		return a.theMount(ctx, nil)
 	}
 	m, err := mountOf(args[0])
 	if err == nil || errors.Is(err, errDeadMount) {

@@ -104,7 +104,7 @@ type cacheInfo struct {
 }
 
 func (a *app) cacheInfo(ctx context.Context, dir []string) error {
-	m, err := theMount(dir)
+	m, err := a.theMount(ctx, dir)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (a *app) cacheResize(ctx context.Context, arg string, dir []string) error {
 	if err := size.Set(arg); err != nil {
 		return usageError("%w", err)
 	}
-	m, err := theMount(dir)
+	m, err := a.theMount(ctx, dir)
 	if err != nil {
 		return err
 	}

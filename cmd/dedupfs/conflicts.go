@@ -40,7 +40,7 @@ func (a *app) conflictsListCommand() *cobra.Command {
 		Example: "  dedupfs conflicts list ~/Cloud",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := theMount(args)
+			m, err := a.theMount(cmd.Context(), args)
 			if err != nil {
 				return err
 			}

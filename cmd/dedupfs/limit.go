@@ -165,7 +165,7 @@ func (a *app) limitCommand() *cobra.Command {
 }
 
 func (a *app) limit(ctx context.Context, args []string, given map[string]bool) error {
-	m, err := theMount(args)
+	m, err := a.theMount(ctx, args)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -77,15 +79,22 @@ func mountOf(path string) (*mounted, error) {
 }
 
 // theMount returns the mount that a command means: of the directory in args, of
-// the current directory, or the only one there is.
-func theMount(args []string) (*mounted, error) {
+// the current directory, of the repository of the flags, or the only one there is.
+func (a *app) theMount(ctx context.Context, args []string) (*mounted, error) {
 	if len(args) > 0 {
 		return mountOf(args[0])
 	}
 	if m, err := mountOf("."); err == nil {
 		return m, nil
 	}
-	switch all := allMounts(); len(all) {
+	all := allMounts()
+	if len(all) > 0 && a.g.repo != "" {
+		var err error
+		if all, err = a.mountsOfRepo(ctx, all); err != nil {
+			return nil, err
+		}
+	}
+	switch len(all) {
 	case 0:
 		return nil, errors.New("nothing is mounted; `dedupfs mount REPO DIR` does")
 	case 1:
@@ -93,6 +102,25 @@ func theMount(args []string) (*mounted, error) {
 	default:
 		return nil, usageError("%d file systems are mounted; name the directory of one", len(all))
 	}
+}
+
+// mountsOfRepo returns those that are mounts of the repository of the flags.
+func (a *app) mountsOfRepo(ctx context.Context, all []*mounted) ([]*mounted, error) {
+	storage, err := a.openRemote(ctx, a.g.repo, false, true)
+	if err != nil {
+		return nil, err
+	}
+	var of []*mounted
+	for _, m := range all {
+		var s mountStatus
+		if m.call(ctx, http.MethodGet, "/status", nil, &s, nil) == nil && s.Repository == storage.String() {
+			of = append(of, m)
+		}
+	}
+	if len(of) == 0 {
+		return nil, fmt.Errorf("%s is not mounted; `dedupfs mount REPO DIR` does", escape(storage.String()))
+	}
+	return of, nil
 }
 
 // allMounts returns the running mounts on this machine that this user can talk to.

@@ -82,7 +82,7 @@ func checkSnapshotName(name string) error {
 }
 
 func (a *app) createSnapshot(ctx context.Context, dir []string, o createOptions) error {
-	m, err := theMount(dir)
+	m, err := a.theMount(ctx, dir)
 	if err != nil {
 		return err
 	}

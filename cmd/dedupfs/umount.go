@@ -35,7 +35,7 @@ func (a *app) umountCommand() *cobra.Command {
 }
 
 func (a *app) umount(ctx context.Context, args []string, o umountOptions) error {
-	m, err := theMount(args)
+	m, err := a.theMount(ctx, args)
 	if errors.Is(err, errDeadMount) {
 		if !fusefs.ClearDead(deadDir(args[0]), a.log) {
 			return err
@@ -83,7 +83,7 @@ func (a *app) syncCommand() *cobra.Command {
 		Example: "  dedupfs sync ~/Cloud",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := theMount(args)
+			m, err := a.theMount(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
