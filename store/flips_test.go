@@ -53,6 +53,8 @@ func (s *sample) openAny(name string, wire []byte) error {
 			err = corruptf("parity")
 		}
 		return err
+	case ballastDir:
+		return s.r.openBallast(name, wire)
 	case dataDir:
 		n, _ := parseObjectName(name)
 		return s.r.VerifyMultichunk(n, wire)
@@ -84,7 +86,7 @@ func TestDamageAny(t *testing.T) {
 	}
 	nodes := s.owner[s.last.Root.ID][0]
 	kinds["nodes"] = nodes
-	if len(kinds) != 13 {
+	if len(kinds) != 14 {
 		t.Fatalf("%d kinds: %v", len(kinds), kinds)
 	}
 	flips := 600 // of each kind
