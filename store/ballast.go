@@ -11,12 +11,13 @@ import (
 	"github.com/dedupfs/dedupfs/store/internal/seal"
 )
 
-// ballastDir is the directory of the ballast: random bytes that mean nothing, and a keyed hash of them. They keep room for what a garbage collection has to put
-// before it may delete anything, on a storage that is full: it deletes them first, and puts them back last.
+// ballastDir is the directory of the ballast: random bytes that mean nothing, and a keyed hash of them. They keep room for what a garbage
+// collection has to put before it may delete anything, on a storage that is full: it deletes them first, and puts them back last.
 const ballastDir = "ballast"
 
-// ballastSize is how much room is kept, in bytes. A notice of 4,096 multichunks, a registration and fifty answers fit.
-const ballastSize = 512 << 10
+// ballastSize is how much room is kept, in bytes. A notice of 512 multichunks, a registration and four answers fit, and that is enough: what
+// they condemn makes room for the next ones. More would show in a small repository.
+const ballastSize = 64 << 10
 
 // ballast lists what there is, and its lengths.
 func (r *Repository) ballast(ctx context.Context) (map[seal.ID]int64, error) {

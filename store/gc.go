@@ -178,7 +178,7 @@ func (c *Collector) CondemnAndRegroup(ctx context.Context, o *RegroupOptions, ev
 }
 
 // condemnedInFull is how many multichunks a notice condemns at most where there is no room for more.
-const condemnedInFull = 4096
+const condemnedInFull = 512
 
 // publish puts a notice. On a storage that is full it may be shorter: the rest comes with the next.
 func (c *Collector) publish(ctx context.Context, n *Notice) error {
