@@ -16,8 +16,6 @@ import (
 // more, so that it goes first and background work makes room for it. While foreground work keeps up the debt, background work
 // gets a turn in each turnEvery, so that neither starves.
 //
-// Where there is no limit, background work only gives way: while requests come in, it rests for as long as it works.
-//
 // Credit and debt are bounded: an idle process saves at most maxCredit, and with the longest debt of foreground work that
 // is 7% of five seconds. A nil *CPU is no limit. It is safe for concurrent use.
 type CPU struct {
@@ -26,8 +24,6 @@ type CPU struct {
 
 	cores      atomic.Uint64 // bits of a float64; 0 is no limit
 	foreground atomic.Int64  // when foreground work last asked, Unix nanoseconds
-	asked      atomic.Int64  // when a request last came in, Unix nanoseconds
-	resumed    atomic.Int64  // when background work without a limit last went on, Unix nanoseconds
 
 	mu      sync.Mutex // guards all below
 	at      time.Time  // when credit was last brought up to date
@@ -48,10 +44,6 @@ const (
 	fresh   = 500 * time.Microsecond // so long credit is believed without measuring
 	settle  = 2 * time.Millisecond   // after a unit has begun, until what it uses shows
 	longest = 50 * time.Millisecond  // to sleep without looking again: the limit may change
-
-	present      = 5 * time.Millisecond // after a request, so long whoever made it is expected to make another
-	shortestRest = 200 * time.Microsecond
-	longestRest  = 10 * time.Millisecond
 )
 
 // NewCPU returns a CPU that limits to so many cores, 0 being none. used returns the processor time that counts; nil is this
@@ -93,7 +85,7 @@ func (c *CPU) Cores() float64 {
 // Background is called before each unit of background work and waits until it may go on, or returns the error of ctx.
 func (c *CPU) Background(ctx context.Context) error {
 	if c.Cores() == 0 {
-		return c.giveWay(ctx)
+		return ctx.Err()
 	}
 	if c.mayPass(time.Now()) {
 		return ctx.Err()
@@ -113,29 +105,6 @@ func (c *CPU) Background(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// Asked notes that somebody waits for what begins at now. It never waits.
-func (c *CPU) Asked(now time.Time) {
-	if c != nil {
-		c.asked.Store(now.UnixNano())
-	}
-}
-
-// giveWay has background work rest for as long as it has worked, if a request came in just now.
-func (c *CPU) giveWay(ctx context.Context) error {
-	if c == nil {
-		return ctx.Err()
-	}
-	now := time.Now().UnixNano()
-	if now-c.asked.Load() > int64(present) {
-		c.resumed.Store(now)
-		return ctx.Err()
-	}
-	worked := time.Duration(now - c.resumed.Load())
-	err := sleep(ctx, min(longestRest, max(shortestRest, worked)))
-	c.resumed.Store(time.Now().UnixNano())
-	return err
 }
 
 // Foreground is called before each unit of work that somebody waits for.

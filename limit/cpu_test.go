@@ -202,44 +202,6 @@ func TestIdleSavesLittle(t *testing.T) {
 	})
 }
 
-// TestGivesWay has no limit, and somebody who makes requests for the first half of the time.
-func TestGivesWay(t *testing.T) {
-	for _, unit := range []time.Duration{300 * time.Microsecond, 3 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			m := newMachine()
-			c := NewCPU(0, m.processor)
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
-			var beside, alone time.Duration
-			start := time.Now()
-			var both sync.WaitGroup
-			both.Go(func() {
-				for c.Background(ctx) == nil {
-					m.work(unit)
-					if time.Since(start) < 10*time.Second {
-						beside += unit
-					} else {
-						alone += unit
-					}
-				}
-			})
-			both.Go(func() {
-				for time.Since(start) < 10*time.Second {
-					c.Asked(time.Now())
-					time.Sleep(200 * time.Microsecond)
-				}
-			})
-			both.Wait()
-			if beside < 4*time.Second || beside > 6*time.Second {
-				t.Errorf("units of %v: background work got %v of 10 s beside requests, want half", unit, beside)
-			}
-			if alone < 9900*time.Millisecond {
-				t.Errorf("units of %v: background work got %v of 10 s when nobody asked", unit, alone)
-			}
-		})
-	}
-}
-
 func TestNoLimit(t *testing.T) {
 	var none *CPU
 	if none.Background(t.Context()) != nil || none.Foreground(t.Context()) != nil || none.Cores() != 0 {

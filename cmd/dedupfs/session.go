@@ -136,7 +136,7 @@ func (s *session) space(ctx context.Context) (total, free int64, err error) {
 // mountAt makes the volume visible at dir.
 func (s *session) mountAt(ctx context.Context, dir string, o *mountOptions) (err error) {
 	s.server, err = fusefs.Mount(ctx, s.volume, dir, &fusefs.Options{
-		Mount: o.fuse, AllowOther: o.allowOther, ReadOnly: o.readOnly, Source: s.storage.String(), Log: s.log, Asked: s.app.pace.Asked,
+		Mount: o.fuse, AllowOther: o.allowOther, ReadOnly: o.readOnly, Source: s.storage.String(), Log: s.log,
 	})
 	return err
 }

@@ -18,7 +18,6 @@ type raw[H Handle] struct {
 	ioErrors           *limitedLog
 
 	timeout time.Duration // how long the kernel may keep entries and attributes
-	asked   func(time.Time)
 
 	calls   *calls
 	handles handles[H]
@@ -28,9 +27,7 @@ func (r *raw[H]) String() string { return "dedupfs" }
 
 // begin notes a request. What it returns is the context of the request; the caller ends it.
 func (r *raw[H]) begin(op string, h *fuse.InHeader, cancel <-chan struct{}) *call {
-	c := r.calls.begin(op, h, cancel)
-	r.asked(c.begun)
-	return c
+	return r.calls.begin(op, h, cancel)
 }
 
 func cred(h *fuse.InHeader, umask uint32) fs.Cred {

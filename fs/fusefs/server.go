@@ -42,9 +42,6 @@ type Options struct {
 	// Pending is the age at which a request is named in the log. Default: a minute.
 	Pending time.Duration
 
-	// Asked is called with the time when a request comes in, and must return at once. May be nil.
-	Asked func(time.Time)
-
 	// Log takes errors that programs see as EIO, and requests that are pending for too long. Default: slog.Default().
 	Log *slog.Logger
 }
@@ -65,9 +62,6 @@ func (o *Options) withDefaults() *Options {
 	}
 	if d.Pending == 0 {
 		d.Pending = time.Minute
-	}
-	if d.Asked == nil {
-		d.Asked = func(time.Time) {}
 	}
 	if d.Log == nil {
 		d.Log = slog.Default()
@@ -125,7 +119,6 @@ func newRaw[H Handle](v Volume[H], o *Options) *raw[H] {
 		log:           o.Log,
 		ioErrors:      newLimitedLog(o.Log),
 		timeout:       o.CacheTimeout,
-		asked:         o.Asked,
 		calls:         newCalls(),
 	}
 }
