@@ -127,11 +127,5 @@ func (a *app) mountIn(ctx context.Context, dir string) *mounted {
 		conn.Close()
 		return newMounted(dir, socket)
 	}
-	for _, m := range allMounts() {
-		var s mountStatus
-		if m.call(ctx, "GET", "/status", nil, &s, nil) == nil && s.ID == filepath.Base(dir) {
-			return m
-		}
-	}
-	return nil
+	return mountOfID(ctx, allMounts(), filepath.Base(dir))
 }

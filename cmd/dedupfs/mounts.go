@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -110,17 +112,32 @@ func (a *app) mountsOfRepo(ctx context.Context, all []*mounted) ([]*mounted, err
 	if err != nil {
 		return nil, err
 	}
-	var of []*mounted
-	for _, m := range all {
-		var s mountStatus
-		if m.call(ctx, http.MethodGet, "/status", nil, &s, nil) == nil && s.Repository == storage.String() {
-			of = append(of, m)
-		}
-	}
+	where := storage.String()
+	of := slices.Collect(mountsWhere(ctx, all, func(s *mountStatus) bool { return s.Repository == where }))
 	if len(of) == 0 {
-		return nil, fmt.Errorf("%s is not mounted; `dedupfs mount REPO DIR` does", escape(storage.String()))
+		return nil, fmt.Errorf("%s is not mounted; `dedupfs mount REPO DIR` does", escape(where))
 	}
 	return of, nil
+}
+
+// mountsWhere yields those of all that answer with a status which is as wanted.
+func mountsWhere(ctx context.Context, all []*mounted, wanted func(*mountStatus) bool) iter.Seq[*mounted] {
+	return func(yield func(*mounted) bool) {
+		for _, m := range all {
+			var s mountStatus
+			if m.call(ctx, http.MethodGet, "/status", nil, &s, nil) == nil && wanted(&s) && !yield(m) {
+				return
+			}
+		}
+	}
+}
+
+// mountOfID returns the first of all that is a mount of the repository with that id, nil if none is.
+func mountOfID(ctx context.Context, all []*mounted, id string) *mounted {
+	for m := range mountsWhere(ctx, all, func(s *mountStatus) bool { return s.ID == id }) {
+		return m
+	}
+	return nil
 }
 
 // allMounts returns the running mounts on this machine that this user can talk to.

@@ -63,15 +63,8 @@ func (s *localSpare) open() {
 
 // findMount returns the mount that uses the cache directory, or another one of the repository.
 func (s *localSpare) findMount() *mounted {
-	id := s.repo.Config().Repository.String()
 	own := newMounted("", filepath.Join(s.dir, "control"))
-	for _, m := range append([]*mounted{own}, allMounts()...) {
-		var st mountStatus
-		if err := m.call(s.ctx, http.MethodGet, "/status", nil, &st, nil); err == nil && st.ID == id {
-			return m
-		}
-	}
-	return nil
+	return mountOfID(s.ctx, append([]*mounted{own}, allMounts()...), s.repo.Config().Repository.String())
 }
 
 // spareQuery is the body of POST /spare: one of the two.
