@@ -329,12 +329,16 @@ func (fl *flusher) nextHole(off, want int64) (int64, error) {
 	return hole, nil
 }
 
+// minHole is the shortest run of zeros that becomes a hole, in bytes: a block of a local file system. A shorter file of zeros
+// shows the blocks that were written, also after it was cut.
+const minHole = 4096
+
 // add stores one chunk. Zeros are not stored: they are a hole.
 func (fl *flusher) add(off int64, data []byte) error {
 	if err := fl.v.repo.Pacer().Background(fl.ctx); err != nil {
 		return err
 	}
-	if chunking.IsZero(data) {
+	if len(data) >= minHole && chunking.IsZero(data) {
 		return nil
 	}
 	id := fl.v.repo.ChunkID(data)

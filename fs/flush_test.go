@@ -59,3 +59,23 @@ func TestSmallFlushIsSmall(t *testing.T) {
 		t.Errorf("a commit of %d bytes takes %d bytes of memory", len(data), got)
 	}
 }
+
+// TestZerosKeepTheirBlocks: what was written as zeros shows the same blocks after it was cut, unless it fills a block that a local file
+// system could leave out as well.
+func TestZerosKeepTheirBlocks(t *testing.T) {
+	e := newEnv(t)
+	for _, tt := range []struct {
+		size       int
+		wantBlocks uint64
+	}{{1, 1}, {513, 2}, {minHole - 1, 8}, {minHole, 0}, {1 << 20, 0}} {
+		e.write("zeros", 0, make([]byte, tt.size))
+		e.commit()
+		a, err := e.v.Getattr(t.Context(), e.walk("zeros"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Blocks != tt.wantBlocks {
+			t.Errorf("%d zeros: %d blocks, want %d", tt.size, a.Blocks, tt.wantBlocks)
+		}
+	}
+}
