@@ -95,9 +95,21 @@ func (v *Volume) changed() {
 	if c.first.CompareAndSwap(0, now) {
 		signal(c.poke)
 	}
-	if v.staged.Load() > v.opt.DirtyBytes {
+	if v.staged.Load() > v.dirtyBytes() {
 		c.hurry()
 	}
+}
+
+// soonBytes are the staged bytes that force a commit where the processor is limited: what is not begun with, while requests leave
+// some of the limit, has to be done later.
+const soonBytes = 64 << 20
+
+// dirtyBytes returns the staged bytes that force a commit now.
+func (v *Volume) dirtyBytes() int64 {
+	if v.repo.Pacer().Limited() {
+		return min(v.opt.DirtyBytes, soonBytes)
+	}
+	return v.opt.DirtyBytes
 }
 
 // hurry makes the next commit come at once.

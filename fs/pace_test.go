@@ -14,10 +14,14 @@ import (
 )
 
 // counter counts how often it is asked.
-type counter struct{ background, foreground, workers atomic.Int64 }
+type counter struct {
+	background, foreground, workers atomic.Int64
+	limited                         bool
+}
 
 func (c *counter) Background(context.Context) error { c.background.Add(1); return nil }
 func (c *counter) Foreground(context.Context) error { c.foreground.Add(1); return nil }
+func (c *counter) Limited() bool                    { return c.limited }
 func (c *counter) Worker()                          { c.workers.Add(1) }
 
 // TestPacer checks that work behind the writer's back asks before each chunk and each upload, and that reads and writes say
@@ -55,6 +59,29 @@ func TestPacer(t *testing.T) {
 	e.read("file")
 	if pace.foreground.Load() == written {
 		t.Error("a read does not say that somebody waits for it")
+	}
+}
+
+// TestBeginsSoon checks that under a processor limit less has to be written before a commit is made.
+func TestBeginsSoon(t *testing.T) {
+	for _, limited := range []bool{false, true} {
+		repo := storetest.New(t, remotetest.NewMem())
+		repo.SetPacer(&counter{limited: limited})
+		ca, err := cache.Open(t.Context(), t.TempDir(), repo, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &env{t: t, repo: repo, ca: ca, opt: Options{Poll: -1, CommitAfter: time.Hour, CommitEvery: time.Hour}}
+		t.Cleanup(e.close)
+		if e.v, err = Open(t.Context(), ca, repo, &e.opt); err != nil {
+			t.Fatal(err)
+		}
+		e.write("file", 0, make([]byte, 1<<20))
+		e.v.staged.Add(soonBytes) // as if so much had been written before
+		e.write("file", 1<<20, make([]byte, 1<<20))
+		if got := e.v.commits.urgent.Load() || e.v.commits.first.Load() == 0; got != limited {
+			t.Errorf("limited: %v, a commit is made after %d MiB: %v", limited, soonBytes>>20, got)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ type Options struct {
 	Host         string        // name of this client for people; the host name by default
 	CommitAfter  time.Duration // quiet time after the last change before a commit; 2 s by default
 	CommitEvery  time.Duration // the longest time that changes stay without a commit; 30 s by default
-	DirtyBytes   int64         // staged bytes that force a commit; 1 GiB by default, less for a small cache
+	DirtyBytes   int64         // staged bytes that force a commit; 1 GiB by default, less for a small cache, and 64 MiB at most under a processor limit
 	DirtyRecords int           // changed records that force a commit; 50,000 by default
 	Poll         time.Duration // how often other clients are looked for; 10 s by default, negative never
 	RemoteFsync  bool          // fsync returns when the data is on the remote

@@ -82,6 +82,9 @@ func (c *CPU) Cores() float64 {
 	return math.Float64frombits(c.cores.Load())
 }
 
+// Limited reports whether there is a limit.
+func (c *CPU) Limited() bool { return c.Cores() > 0 }
+
 // Background is called before each unit of background work and waits until it may go on, or returns the error of ctx.
 func (c *CPU) Background(ctx context.Context) error {
 	if c.Cores() == 0 {

@@ -10,6 +10,9 @@ type Pacer interface {
 	// Foreground is called before work that somebody waits for. It waits seldom and shortly.
 	Foreground(ctx context.Context) error
 
+	// Limited reports whether work is held back at all now.
+	Limited() bool
+
 	// Worker is called by each goroutine that does background work, and nothing else until it ends.
 	Worker()
 }
@@ -29,4 +32,5 @@ type unpaced struct{}
 
 func (unpaced) Background(ctx context.Context) error { return ctx.Err() }
 func (unpaced) Foreground(ctx context.Context) error { return ctx.Err() }
+func (unpaced) Limited() bool                        { return false }
 func (unpaced) Worker()                              {}

@@ -23,6 +23,7 @@ func (p *countingPacer) Background(context.Context) error {
 }
 
 func (p *countingPacer) Foreground(context.Context) error { return nil }
+func (p *countingPacer) Limited() bool                    { return true }
 func (p *countingPacer) Worker()                          {}
 
 // TestPackerAsks checks that the packer asks before each group that it compresses.
