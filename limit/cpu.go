@@ -17,7 +17,7 @@ import (
 // gets a turn in each turnEvery, so that neither starves.
 //
 // Credit and debt are bounded: an idle process saves at most maxCredit, and with the longest debt of foreground work that
-// is 7% of five seconds. A nil *CPU is no limit. It is safe for concurrent use.
+// is 4.5% of five seconds. A nil *CPU is no limit. It is safe for concurrent use.
 type CPU struct {
 	used func() time.Duration // processor time of the process so far
 	gate chan struct{}        // holds a token while somebody waits for credit: one at a time looks
@@ -35,8 +35,8 @@ type CPU struct {
 }
 
 const (
-	maxCredit      = 100 * time.Millisecond // of the limit's time
-	foregroundDebt = 250 * time.Millisecond // of the limit's time
+	maxCredit      = 75 * time.Millisecond  // of the limit's time
+	foregroundDebt = 150 * time.Millisecond // of the limit's time
 	maxDebt        = 5 * time.Second        // of the limit's time: what is older is forgiven
 	turnEvery      = 250 * time.Millisecond
 	turnShare      = 0.2 // of the limit, for background work while foreground work takes all
