@@ -23,7 +23,7 @@ type Result struct {
 }
 
 // Chunking stores the versions of the data set in dir, the directories in it, under one configuration. Nothing is written.
-// The pauses of a multichunker are added to the time, not slept. pace, unless nil, is called before each chunk, which it may hold back.
+// The pauses of a multichunker are added to the time, not slept, unless c says so. pace, unless nil, is called before each chunk, which it may hold back.
 func Chunking(ctx context.Context, dir string, c Config, pace func(context.Context) error) (*Result, error) {
 	dirs, err := versionsIn(dir)
 	if err != nil {
@@ -36,6 +36,9 @@ func Chunking(ctx context.Context, dir string, c Config, pace func(context.Conte
 		return nil, err
 	}
 	l.pace = pace
+	if c.Sleep {
+		l.pause, c.Pause = c.Pause, 0
+	}
 	r := &Result{Set: filepath.Base(filepath.Clean(dir)), Config: c.Name}
 	for _, d := range dirs {
 		a, err := l.store(d, c.Pause)

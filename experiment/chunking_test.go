@@ -107,6 +107,24 @@ func TestWithPause(t *testing.T) {
 	}
 }
 
+// TestSleep has the pauses slept: they are in the time once.
+func TestSleep(t *testing.T) {
+	c, err := ParseConfig("Custom-125-30/Fixed-4/Cipher")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Sleep = true
+	begin := time.Now()
+	r, err := Chunking(t.Context(), plainVersions(t), c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took, slept := time.Since(begin), time.Duration(r.Sum.Multichunks-4)*c.Pause // none after the last of a version; one is on its way
+	if took < slept || r.Sum.Seconds > took.Seconds() {
+		t.Errorf("%d multichunks took %v, %.2f s by the account, want at least %v, and no less than the account", r.Sum.Multichunks, took, r.Sum.Seconds, slept)
+	}
+}
+
 func TestReconstruct(t *testing.T) {
 	dir := plainVersions(t)
 	for _, kb := range []int{125, 8192} {

@@ -15,6 +15,7 @@ import (
 type Config struct {
 	Name    string        // such as Custom-250-30/TTTD-4-Adler32/Gzip-Cipher
 	Pause   time.Duration // after each multichunk
+	Sleep   bool          // the pauses are slept, and not only added to the time
 	Chunker string        // for all files, or ByKind
 	store   store.Config
 

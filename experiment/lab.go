@@ -6,6 +6,7 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +35,8 @@ type lab struct {
 
 	lengths map[store.ID]int            // of chunks; nil if nobody wants to know
 	pace    func(context.Context) error // called before each chunk; nil holds nothing back
+	pause   time.Duration               // slept after each multichunk, before the next chunk
+	unslept atomic.Int64                // multichunks after which no pause has been yet
 
 	now     Account // of the version in work
 	fresh   []*freshFile
@@ -181,6 +184,7 @@ func (l *lab) add(chunk []byte) error {
 			return err
 		}
 	}
+	time.Sleep(time.Duration(l.unslept.Swap(0)) * l.pause)
 	l.now.Chunks++
 	if chunking.IsZero(chunk) {
 		return nil
@@ -209,6 +213,7 @@ func (l *lab) add(chunk []byte) error {
 // sealed takes account of a multichunk.
 func (l *lab) sealed(_ context.Context, m *store.Sealed) error {
 	l.now.Multichunks++
+	l.unslept.Add(1)
 	l.now.Multichunk += int64(len(m.Wire))
 	mc := multichunk{wire: len(m.Wire)}
 	for i := range m.Table {

@@ -143,10 +143,10 @@ func (m *mount) stop() error {
 	return errors.Join(errors.New("the mount does not end"), err, exec.Command("umount", "-l", m.dir).Run())
 }
 
-// used returns the processor time of the process, in seconds.
-func (m *mount) used() (float64, error) {
+// used returns the processor time of a process, in seconds.
+func used(p *os.Process) (float64, error) {
 	var t unix.Timespec
-	clock := int32(^m.cmd.Process.Pid<<3 | 2) // clock_getcpuclockid(3)
+	clock := int32(^p.Pid<<3 | 2) // clock_getcpuclockid(3)
 	err := unix.ClockGettime(clock, &t)
 	return float64(t.Nano()) / 1e9, err
 }
@@ -163,18 +163,23 @@ func (m *mount) watch(data string) (*result, error) {
 	if m.c.read {
 		all.Go(func() { rerr = w.reread() })
 	}
-	start := time.Now()
-	for ctx.Err() == nil {
-		used, err := m.used()
-		if err != nil {
-			return nil, err
-		}
-		r.points = append(r.points, point{time.Since(start).Seconds(), used})
-		time.Sleep(every)
-	}
+	uerr := r.sample(ctx, m.cmd.Process)
+	cancel()
 	all.Wait()
 	r.written, r.read = float64(w.written)/1e6/m.c.each.Seconds(), float64(w.read)/1e6/m.c.each.Seconds()
-	return r, errors.Join(err, rerr)
+	return r, errors.Join(err, rerr, uerr)
+}
+
+// sample notes what a process uses until ctx ends.
+func (r *result) sample(ctx context.Context, p *os.Process) error {
+	for start := time.Now(); ctx.Err() == nil; time.Sleep(every) {
+		used, err := used(p)
+		if err != nil {
+			return err
+		}
+		r.points = append(r.points, point{time.Since(start).Seconds(), used})
+	}
+	return nil
 }
 
 // A worker writes and reads.
