@@ -44,6 +44,18 @@ const (
 	writeOutBytes = 8 << 20  // written since the last write-out; bounds what an fsync waits for
 )
 
+// Small syncs, one after the other, have zeros written ahead of the records: a
+// sync of bytes that are written over others is a flush of the disk and nothing
+// more, while one that makes a file longer, or uses space that was only reserved,
+// waits for the journal of the file system too.
+const (
+	smallSync  = 64 << 10  // bytes
+	smallSyncs = 3         // in a row
+	zerosAhead = 256 << 10 // bytes
+)
+
+var aheadZeros [zerosAhead]byte
+
 // Log is one append-only log of checksummed records. What Sync has acknowledged
 // survives a crash; of what came later a prefix does.
 //
@@ -78,6 +90,7 @@ type Log struct {
 	newest   Pos      // the newest record that is replayed, or somewhere behind it
 	dirty    []*segment
 	flight   *flush
+	small    int   // small syncs since the last other one
 	broken   error // of a failed sync, until its bytes have been written again
 }
 
@@ -89,6 +102,8 @@ type segment struct {
 	prev   Pos    // where the log ended when the segment was started
 	synced Pos    // what had been synced then
 	torn   bool   // its header cannot be read; bytes in it can be
+
+	zeroed int64 // zeros have been written up to here; guarded by Log.appendMu
 
 	// Guarded by Log.mu, except that end and alloc are changed by the holder of appendMu.
 	end    int64 // of the newest record, bytes
@@ -139,16 +154,35 @@ func (l *Log) append(typ byte, body, data []byte) (rec, dataPos Pos, err error) 
 	l.buf = append(b, body...)
 	next := off + int64(len(l.buf)) + padded(len(data), len(body))
 	pad := next - off - int64(len(l.buf)) - int64(len(data))
-	if err := seg.file.WriteAt(off, l.buf, data, zeros[:pad]); err != nil {
+	ahead := l.ahead(seg, next)
+	if err := seg.file.WriteAt(off, l.buf, data, zeros[:pad], ahead); err != nil {
 		// Whatever has been written is no record, or lies beyond the end and is
 		// overwritten by the next one: not being able to cut it off does no harm.
 		seg.file.Truncate(off)
+		seg.zeroed = 0
 		l.shrink(seg)
 		return 0, 0, fmt.Errorf("append to log segment %08x: %w", seg.number, err)
 	}
 	dataPos = rec + Pos(headerSize+len(body))
 	l.appended(seg, next, rec, typ)
 	return rec, dataPos, nil
+}
+
+// ahead returns the zeros that are to be written behind a record that ends at end.
+// The caller holds appendMu.
+func (l *Log) ahead(seg *segment, end int64) []byte {
+	l.mu.Lock()
+	few := l.small < smallSyncs
+	l.mu.Unlock()
+	if few || end <= seg.zeroed {
+		return nil
+	}
+	n := min(zerosAhead, seg.alloc-end)
+	if n <= 0 {
+		return nil
+	}
+	seg.zeroed = end + n
+	return aheadZeros[:n]
 }
 
 // claimOf returns what the space of a record is for.
@@ -420,6 +454,11 @@ func (l *Log) lead() error {
 		l.broken = f.err
 	} else {
 		l.broken = nil
+		if f.target-from <= smallSync { // a position in another segment is further away
+			l.small++
+		} else {
+			l.small = 0
+		}
 		l.synced = max(l.synced, f.target)
 		l.dirty = cleaned(l.dirty, f.target)
 	}

@@ -492,3 +492,50 @@ func TestLogForeignFiles(t *testing.T) {
 		t.Errorf("%d records, want 1", len(got))
 	}
 }
+
+// TestZerosAhead syncs small records, one by one, kills the log, and finds them all again, and nothing behind them.
+func TestZerosAhead(t *testing.T) {
+	rng := newRand(t)
+	fsys := cache.OSFiles(t.TempDir())
+	l, err := cache.OpenTestLog(fsys, 0, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.CloseForTest()
+	var want []logRecord
+	grown := map[int64]bool{} // lengths of the segment that syncs have met
+	for range 200 {
+		r := appendRecord(t, l, randomRecord(rng))
+		want = append(want, r)
+		if err := l.Sync(r.pos); err != nil {
+			t.Fatal(err)
+		}
+		grown[sizeOf(t, fsys, "log/00000001")] = true
+	}
+	if len(grown) > 10 {
+		t.Errorf("the segment had %d lengths during %d small syncs, want few", len(grown), len(want))
+	}
+	again, err := cache.OpenTestLog(fsys, 0, 1<<20) // as after a crash
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.CloseForTest()
+	checkPrefix(t, replayAll(t, again, 0), want, len(want))
+	if size, end := sizeOf(t, fsys, "log/00000001"), int64(again.End()&0xffffffff); size != end {
+		t.Errorf("the segment has %d bytes, want %d: zeros stay behind its end", size, end)
+	}
+}
+
+func sizeOf(t *testing.T, fsys cache.Files, name string) int64 {
+	t.Helper()
+	f, err := fsys.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n, err := f.Size()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
