@@ -2,6 +2,7 @@ package fs
 
 import (
 	"math"
+	"slices"
 
 	"github.com/dedupfs/dedupfs/cache"
 	"github.com/tidwall/btree"
@@ -64,10 +65,15 @@ func (l *layer) put(e extent) {
 	if e.n == 0 {
 		return
 	}
-	if l.replace(e) {
+	es := l.overlapping(e.off, e.end())
+	if len(es) == 1 && es[0].off == e.off && es[0].n == e.n && es[0].from == fromLog && e.from == fromLog {
+		// Blocks of a file are mostly written again as they were written before.
+		l.log.Retain(e.pos, e.n)
+		l.ext.Set(e)
+		l.log.Release(es[0].pos, e.n)
 		return
 	}
-	l.remove(e.off, e.end())
+	l.cut(es, e.off, e.end())
 	if e.from == fromCopy { // a copy that came in parts is one again, so that a whole file can be known as such
 		if before, ok := l.before(e.off); ok && e.follows(before) {
 			l.drop(before)
@@ -90,19 +96,6 @@ func (l *layer) before(off int64) (e extent, ok bool) {
 func (l *layer) at(off int64) (extent, bool) {
 	e, ok := l.before(off + 1)
 	return e, ok && e.end() > off
-}
-
-// replace lays e over one extent of the same bytes, and reports whether there is one: blocks of a file are mostly written
-// again as they were written before.
-func (l *layer) replace(e extent) bool {
-	old, ok := l.ext.Get(e)
-	if !ok || old.n != e.n || old.from != fromLog || e.from != fromLog {
-		return false
-	}
-	l.log.Retain(e.pos, e.n)
-	l.ext.Set(e)
-	l.log.Release(old.pos, old.n)
-	return true
 }
 
 func (l *layer) add(e extent) {
@@ -134,8 +127,11 @@ func (l *layer) release(e extent) {
 }
 
 // remove takes everything in [lo, hi) out.
-func (l *layer) remove(lo, hi int64) {
-	for _, e := range l.overlapping(lo, hi) {
+func (l *layer) remove(lo, hi int64) { l.cut(l.overlapping(lo, hi), lo, hi) }
+
+// cut takes [lo, hi) out of es, which are all that touch it.
+func (l *layer) cut(es []extent, lo, hi int64) {
+	for _, e := range es {
 		// What stays is retained before the whole goes.
 		var keep []extent
 		if e.off < lo {
@@ -157,22 +153,14 @@ func (l *layer) remove(lo, hi int64) {
 // overlapping returns the extents that touch [lo, hi), in order.
 func (l *layer) overlapping(lo, hi int64) []extent {
 	var es []extent
-	l.ext.Descend(extent{off: lo}, func(e extent) bool {
-		if e.off < lo && e.end() > lo {
-			es = append(es, e)
-		}
-		return e.off >= lo
-	})
-	if len(es) == 1 && es[0].end() >= hi {
-		return es
-	}
-	l.ext.Ascend(extent{off: lo}, func(e extent) bool {
-		if e.off >= hi {
+	l.ext.Descend(extent{off: hi - 1}, func(e extent) bool {
+		if e.end() <= lo {
 			return false
 		}
 		es = append(es, e)
 		return true
 	})
+	slices.Reverse(es)
 	return es
 }
 
