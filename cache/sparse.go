@@ -72,9 +72,8 @@ func (c *Cache) LearnHooks(ctx context.Context, heads []store.Head) error {
 	s.loadMu.Lock()
 	defer s.loadMu.Unlock()
 	if s.loader == nil {
-		st := c.State()
 		s.loader = c.repo.NewHookLoader(c.index, store.HookLoaderOptions{
-			Client: st.Client, Incarnation: st.Incarnation, Room: c.dbRoom, Condemned: c.isForbidden,
+			Client: c.State().Client, Room: c.dbRoom, Condemned: c.isForbidden,
 		})
 	}
 	err := s.loader.Load(ctx, heads)

@@ -18,10 +18,9 @@ import (
 // commits themselves where they do not, which it reads once. It writes lists of what has not been listed, and merges them. It is
 // not safe for concurrent use.
 type HookLoader struct {
-	r    *Repository
-	x    *Index
-	o    HookLoaderOptions
-	self chain
+	r *Repository
+	x *Index
+	o HookLoaderOptions
 
 	listed map[chain]seqSpans       // by lists; nil until they have been read
 	lists  map[hookListID]*hookList // without their hooks; none that another contains
@@ -33,11 +32,10 @@ type HookLoader struct {
 
 // HookLoaderOptions are options of NewHookLoader.
 type HookLoaderOptions struct {
-	Client      ClientID // who loads; it writes lists of its own commits sooner than of others'
-	Incarnation Incarnation
-	ReadOnly    bool            // write no lists
-	Room        func() error    // called before the index is written to; an error ends the loading. Default: nothing
-	Condemned   func(Name) bool // says what lists need not have any more. Default: nothing
+	Client    ClientID        // who loads; it writes lists of its own commits sooner than of others'
+	ReadOnly  bool            // write no lists
+	Room      func() error    // called before the index is written to; an error ends the loading. Default: nothing
+	Condemned func(Name) bool // says what lists need not have any more. Default: nothing
 }
 
 // NewHookLoader returns a loader that has read nothing.
@@ -49,12 +47,12 @@ func (r *Repository) NewHookLoader(x *Index, o HookLoaderOptions) *HookLoader {
 		o.Condemned = func(Name) bool { return false }
 	}
 	o.ReadOnly = o.ReadOnly || r.ReadOnly() != nil
-	return &HookLoader{r: r, x: x, o: o, self: chain{o.Client, o.Incarnation}}
+	return &HookLoader{r: r, x: x, o: o}
 }
 
 const (
 	listOwn      = 32   // commits of its own that a client lists together
-	listOthers   = 128  // commits of another that it lists if nobody else has
+	listAll      = 128  // commits of all clients that it lists if nobody else has
 	mergeLists   = 8    // lists of about one size that are merged into one
 	walkWindow   = 1024 // commits that are read before what they announce is put into the index
 	hookParallel = 16
@@ -68,28 +66,100 @@ func (l *HookLoader) Load(ctx context.Context, heads []Head) error {
 	if err := l.x.Load(ctx); err != nil {
 		return err
 	}
-	var damage []error
+	damage, err := l.load(ctx, heads)
+	if err != nil {
+		return fmt.Errorf("load hooks: %w", err)
+	}
+	return errors.Join(damage...)
+}
+
+func (l *HookLoader) load(ctx context.Context, heads []Head) (damage []error, err error) {
 	if l.listed == nil {
 		behind, err := l.behind(heads)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if behind > 0 {
-			if err := l.readLists(ctx); err != nil && !aboutObject(err) {
-				return fmt.Errorf("load hooks: %w", err)
-			} else if err != nil {
-				damage = append(damage, err)
+			if damage, err = l.readLists(ctx); err != nil {
+				return nil, err
 			}
 		}
 	}
-	for _, h := range heads {
-		if err := l.follow(ctx, h); err != nil && !aboutObject(err) {
-			return fmt.Errorf("load hooks: %w", err)
-		} else if err != nil {
-			damage = append(damage, err)
+	due, err := l.due(ctx, heads)
+	if err != nil {
+		return nil, err
+	}
+	walks, err := l.walks(heads, due)
+	if err != nil {
+		return nil, err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(hookParallel)
+	for _, w := range walks {
+		group.Go(func() error { return w.run(groupCtx) })
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	list := &hookList{covers: map[chain]seqSpans{}}
+	for _, w := range walks {
+		damage = append(damage, w.damage...)
+		if w.gather {
+			list.covers[w.head.chain()] = w.covered
+			list.multichunks = append(list.multichunks, w.gathered...)
 		}
 	}
-	return errors.Join(damage...)
+	return damage, l.publish(ctx, list)
+}
+
+// due returns the chains whose commits are to be listed: this client's own when they are some, all when they are many and nobody
+// else has listed them.
+func (l *HookLoader) due(ctx context.Context, heads []Head) (due map[chain]bool, err error) {
+	if l.o.ReadOnly || l.listed == nil {
+		return nil, nil
+	}
+	own, all := l.unlisted(heads)
+	if all >= listAll {
+		if _, err := l.readLists(ctx); err != nil {
+			return nil, err
+		}
+		own, all = l.unlisted(heads)
+	}
+	due = map[chain]bool{}
+	for _, h := range heads {
+		due[h.chain()] = all >= listAll || own >= listOwn && h.Client == l.o.Client
+	}
+	return due, nil
+}
+
+// unlisted returns how many commits stand in no list, of this client in all its incarnations, and of all clients.
+func (l *HookLoader) unlisted(heads []Head) (own, all Seq) {
+	for _, h := range heads {
+		n := l.listed[h.chain()].missing(h.Seq).len()
+		all += n
+		if h.Client == l.o.Client {
+			own += n
+		}
+	}
+	return own, all
+}
+
+// walks returns what has to be read of the commits themselves.
+func (l *HookLoader) walks(heads []Head, due map[chain]bool) (walks []*hookWalk, err error) {
+	for _, h := range heads {
+		learned, err := l.x.learned(h.chain())
+		if err != nil {
+			return nil, err
+		}
+		w := &hookWalk{l: l, head: h, wanted: learned.missing(h.Seq), gather: due[h.chain()]}
+		if w.gather {
+			w.wanted = w.wanted.union(l.listed[h.chain()].missing(h.Seq))
+		}
+		if len(w.wanted) > 0 {
+			walks = append(walks, w)
+		}
+	}
+	return walks, nil
 }
 
 // behind returns how many commits the index has not learned yet.
@@ -105,10 +175,11 @@ func (l *HookLoader) behind(heads []Head) (n Seq, err error) {
 }
 
 // readLists puts what hook lists say that have not been read before into the index, the longest lists first: they contain others.
-func (l *HookLoader) readLists(ctx context.Context) error {
+// It returns the damage of lists apart.
+func (l *HookLoader) readLists(ctx context.Context) (damage []error, err error) {
 	sizes, err := l.r.listHookLists(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l.listed, l.lists, l.sizes = map[chain]seqSpans{}, map[hookListID]*hookList{}, sizes
 	contained := map[hookListID]bool{}
@@ -116,7 +187,7 @@ func (l *HookLoader) readLists(ctx context.Context) error {
 	for id := range sizes {
 		list, err := l.x.list(id)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if list == nil {
 			left = append(left, id)
@@ -135,9 +206,8 @@ func (l *HookLoader) readLists(ctx context.Context) error {
 		return bytes.Compare(a[:], b[:])
 	})
 	if err := l.x.Expect(ctx, hooksIn(left, sizes)); err != nil {
-		return err
+		return nil, err
 	}
-	var damage error
 	for len(left) > 0 {
 		n, held := 1, sizes[left[0]]
 		for n < len(left) && sizes[left[n]] > sizes[left[0]]/4 && held+sizes[left[n]] <= listsHeld {
@@ -146,24 +216,24 @@ func (l *HookLoader) readLists(ctx context.Context) error {
 		}
 		wave := slices.DeleteFunc(slices.Clone(left[:n]), func(id hookListID) bool { return contained[id] })
 		left = left[n:]
-		lists, err := l.fetchLists(ctx, wave)
-		if err != nil && !aboutObject(err) {
-			return err
+		lists, bad, err := l.fetchLists(ctx, wave)
+		if err != nil {
+			return nil, err
 		}
-		damage = errors.Join(damage, err)
+		damage = append(damage, bad...)
 		for _, list := range lists {
 			for _, id := range list.contains {
 				contained[id] = true
 			}
 		}
 		if err := l.addLists(ctx, lists); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for id := range contained {
 		delete(l.lists, id)
 	}
-	return damage
+	return damage, nil
 }
 
 // hooksIn returns how many hooks full lists have, about. What is not full may be contained in them.
@@ -176,10 +246,9 @@ func hooksIn(ids []hookListID, sizes map[hookListID]int64) (n uint64) {
 	return n
 }
 
-// fetchLists fetches hook lists. Those that are gone are left out, those that are damaged are in the error.
-func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) ([]*hookList, error) {
-	lists := make([]*hookList, len(ids))
-	damage := make([]error, len(ids))
+// fetchLists fetches hook lists. Those that are gone are left out, and what is wrong with others is returned apart.
+func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) (lists []*hookList, damage []error, err error) {
+	lists, damage = make([]*hookList, len(ids)), make([]error, len(ids))
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(hookParallel)
 	for i, id := range ids {
@@ -200,9 +269,10 @@ func (l *HookLoader) fetchLists(ctx context.Context, ids []hookListID) ([]*hookL
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return slices.DeleteFunc(lists, func(list *hookList) bool { return list == nil }), errors.Join(damage...)
+	lists = slices.DeleteFunc(lists, func(list *hookList) bool { return list == nil })
+	return lists, slices.DeleteFunc(damage, func(err error) bool { return err == nil }), nil
 }
 
 // addLists puts what lists say into the index, and keeps them without their hooks.
@@ -247,41 +317,6 @@ func (l *HookLoader) Fetched() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.fetched
-}
-
-// follow brings what commits up to h announce into the index, as far as it is not there yet, and lists it if that is due.
-func (l *HookLoader) follow(ctx context.Context, h Head) error {
-	learned, err := l.x.learned(h.chain())
-	if err != nil {
-		return err
-	}
-	wanted := learned.missing(h.Seq)
-	due := Seq(listOthers)
-	if h.chain() == l.self {
-		due = listOwn
-	}
-	gather := !l.o.ReadOnly && l.listed != nil && l.listed[h.chain()].missing(h.Seq).len() >= due
-	if gather && h.chain() != l.self {
-		if err := l.readLists(ctx); err != nil && !aboutObject(err) { // others may have listed them by now
-			return err
-		}
-		gather = l.listed[h.chain()].missing(h.Seq).len() >= due
-	}
-	if gather {
-		wanted = wanted.union(l.listed[h.chain()].missing(h.Seq))
-	}
-	if len(wanted) == 0 {
-		return nil
-	}
-	w := &hookWalk{l: l, head: h, wanted: wanted, gather: gather, list: &hookList{covers: map[chain]seqSpans{}}}
-	err = w.run(ctx)
-	if err != nil && !aboutObject(err) {
-		return err
-	}
-	if gather {
-		err = errors.Join(err, l.publish(ctx, w.list))
-	}
-	return err
 }
 
 // publish puts a list, and merges what has become enough to be merged.
@@ -338,8 +373,8 @@ func (l *HookLoader) shortest(ids []hookListID) []hookListID {
 
 // merge puts one list in the place of others. Somebody else may do the same: then there are two, and the next merge makes one.
 func (l *HookLoader) merge(ctx context.Context, ids []hookListID) error {
-	lists, err := l.fetchLists(ctx, ids)
-	if err != nil && !aboutObject(err) {
+	lists, _, err := l.fetchLists(ctx, ids)
+	if err != nil {
 		return err
 	}
 	for _, id := range ids {
@@ -368,13 +403,14 @@ type hookWalk struct {
 	l      *HookLoader
 	head   Head
 	wanted seqSpans
-	gather bool
-	list   *hookList // of what has been read, if gather
+	gather bool // keep what has been read, to list it
+
+	covered  seqSpans
+	gathered []HookedMultichunk
 
 	mu     sync.Mutex // guards what follows
 	found  []HookedMultichunk
-	seen   seqSpans
-	damage []error
+	damage []error // about objects
 }
 
 // run goes through the wanted commits in windows, so that what is in memory is bounded.
@@ -387,7 +423,12 @@ func (w *hookWalk) run(ctx context.Context) error {
 				low = span.to - walkWindow + 1
 			}
 			var err error
-			if entry, err = w.window(ctx, entry, seqSpan{low, span.to}); err != nil {
+			entry, err = w.window(ctx, entry, seqSpan{low, span.to})
+			if errors.Is(err, remote.ErrNotExist) {
+				w.damage = append(w.damage, &ObjectError{w.l.r.commitName(w.head), err})
+				return nil
+			}
+			if err != nil {
 				return err
 			}
 			if low == span.from {
@@ -396,7 +437,7 @@ func (w *hookWalk) run(ctx context.Context) error {
 			span.to = low - 1
 		}
 	}
-	return errors.Join(w.damage...)
+	return nil
 }
 
 // window reads the commits of a span. It gets there from entry, whose commits are newer or in it, by links; all links that
@@ -432,9 +473,8 @@ func (w *hookWalk) window(ctx context.Context, entry []Head, span seqSpan) (beyo
 		return nil, err
 	}
 	if w.gather {
-		w.list.multichunks = append(w.list.multichunks, w.found...)
-		c := w.head.chain()
-		w.list.covers[c] = w.list.covers[c].union(done)
+		w.gathered = append(w.gathered, w.found...)
+		w.covered = w.covered.union(done)
 	}
 	return beyond, nil
 }

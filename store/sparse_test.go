@@ -374,7 +374,7 @@ func TestHookLoader(t *testing.T) {
 	rng := newRand(t)
 	r, mem, _ := initMem(t)
 	w := newWriter(t, r)
-	own := loaderOf(t, r, HookLoaderOptions{Client: w.g.Client, Incarnation: w.g.Incarnation})
+	own := loaderOf(t, r, HookLoaderOptions{Client: w.g.Client})
 	all := map[Name][]TableEntry{}
 	more := func(n int) {
 		t.Helper()
@@ -462,7 +462,7 @@ func TestHookLoaderOthers(t *testing.T) {
 	rng := newRand(t)
 	r, mem, _ := initMem(t)
 	w := newWriter(t, r)
-	all := w.announce(t, rng, listOthers)
+	all := w.announce(t, rng, listAll)
 	l := loaderOf(t, r, HookLoaderOptions{})
 	if err := l.Load(t.Context(), []Head{w.last.Head()}); err != nil {
 		t.Fatal(err)
