@@ -19,10 +19,11 @@ type counter struct {
 	limited                         bool
 }
 
-func (c *counter) Background(context.Context) error { c.background.Add(1); return nil }
-func (c *counter) Foreground(context.Context) error { c.foreground.Add(1); return nil }
-func (c *counter) Limited() bool                    { return c.limited }
-func (c *counter) Worker()                          { c.workers.Add(1) }
+func (c *counter) Background(context.Context) error         { c.background.Add(1); return nil }
+func (c *counter) Foreground(context.Context) error         { c.foreground.Add(1); return nil }
+func (c *counter) Long(ctx context.Context) (func(), error) { return func() {}, c.Background(ctx) }
+func (c *counter) Limited() bool                            { return c.limited }
+func (c *counter) Worker()                                  { c.workers.Add(1) }
 
 // TestPacer checks that work behind the writer's back asks before each chunk and each upload, and that reads and writes say
 // that somebody waits for them.

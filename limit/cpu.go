@@ -14,13 +14,14 @@ import (
 //
 // Background work goes on while there is credit, and waits while there is debt. Foreground work may run into a debt of foregroundDebt
 // more, so that it goes first and background work makes room for it. While foreground work keeps up the debt, background work
-// gets a turn in each turnEvery, so that neither starves.
+// gets a turn in each turnEvery, or more seldom if what it does in one takes long, so that neither starves.
 //
 // Credit and debt are bounded: an idle process saves at most maxCredit, and with the longest debt of foreground work that
 // is 4.5% of five seconds. A nil *CPU is no limit. It is safe for concurrent use.
 type CPU struct {
 	used func() time.Duration // processor time of the process so far
 	gate chan struct{}        // holds a token while somebody waits for credit: one at a time looks
+	long chan struct{}        // holds a token while a long unit is in work under a limit of a core or less
 
 	cores      atomic.Uint64 // bits of a float64; 0 is no limit
 	foreground atomic.Int64  // when foreground work last asked, Unix nanoseconds
@@ -31,7 +32,10 @@ type CPU struct {
 	credit  float64 // seconds of processor time; negative is debt
 	passed  time.Time
 	denied  time.Time // since when background work has not had a turn; zero if it is not waiting
+	turn    time.Time // when its turn began
 	turnEnd time.Time // until when it has one
+	before  float64   // credit when the turn began
+	lowest  float64   // credit since then: what units begun in it have used shows late
 }
 
 const (
@@ -52,7 +56,7 @@ func NewCPU(cores float64, used func() time.Duration) *CPU {
 	if used == nil {
 		used = ProcessorTime
 	}
-	c := &CPU{used: used, gate: make(chan struct{}, 1)}
+	c := &CPU{used: used, gate: make(chan struct{}, 1), long: make(chan struct{}, 1)}
 	c.Set(cores)
 	return c
 }
@@ -110,6 +114,25 @@ func (c *CPU) Background(ctx context.Context) error {
 	}
 }
 
+// Long is Background for a unit that takes long, which done ends. Under a limit of a core or less there is only one at a time: what
+// has just begun shows in no measurement yet, and several would be far above the limit together.
+func (c *CPU) Long(ctx context.Context) (done func(), err error) {
+	done = func() {}
+	if cores := c.Cores(); cores > 0 && cores <= 1 {
+		select {
+		case c.long <- struct{}{}:
+			done = func() { <-c.long }
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if err := c.Background(ctx); err != nil {
+		done()
+		return nil, err
+	}
+	return done, nil
+}
+
 // Foreground is called before each unit of work that somebody waits for.
 func (c *CPU) Foreground(ctx context.Context) error {
 	if c.Cores() == 0 {
@@ -135,7 +158,29 @@ func (c *CPU) mayPass(now time.Time) bool {
 	if now.Sub(c.at) > fresh {
 		c.measure(now)
 	}
-	return c.credit >= 0 || now.Before(c.turnEnd)
+	return c.credit >= 0 || c.inTurn(now)
+}
+
+// inTurn reports whether background work has a turn, and has not used more than that. The caller holds mu.
+func (c *CPU) inTurn(now time.Time) bool { return now.Before(c.turnEnd) && c.mayTurn() }
+
+// mayTurn reports whether the debt is so small that background work may have a turn. The caller holds mu.
+func (c *CPU) mayTurn() bool {
+	return -c.credit <= c.Cores()*(foregroundDebt.Seconds()+turnShare*turnEvery.Seconds())
+}
+
+// nextTurn returns when background work that is denied gets a turn: when what it has used in the last is no more than its share of the
+// time since then. The caller holds mu.
+func (c *CPU) nextTurn(cores float64) time.Time {
+	paid := c.turn.Add(time.Duration((c.before - c.lowest) / (turnShare * cores) * float64(time.Second)))
+	return later(paid, c.denied.Add(turnEvery))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // wait returns how long the one who has the gate waits before it asks again, 0 if it may go on.
@@ -148,7 +193,7 @@ func (c *CPU) wait(now time.Time) time.Duration {
 	}
 	c.measure(now)
 	cores := c.Cores()
-	if cores == 0 || c.credit >= 0 || now.Before(c.turnEnd) {
+	if cores == 0 || c.credit >= 0 || c.inTurn(now) {
 		c.passed, c.denied = now, time.Time{}
 		return 0
 	}
@@ -156,8 +201,9 @@ func (c *CPU) wait(now time.Time) time.Duration {
 		c.denied = now
 	}
 	busy := now.UnixNano()-c.foreground.Load() < int64(turnEvery)
-	if busy && now.Sub(c.denied) >= turnEvery {
-		c.turnEnd = now.Add(time.Duration(turnShare * cores * float64(turnEvery)))
+	if busy && c.mayTurn() && !now.Before(c.nextTurn(cores)) {
+		c.turn, c.turnEnd = now, now.Add(time.Duration(turnShare*cores*float64(turnEvery)))
+		c.before, c.lowest = c.credit, c.credit
 		c.passed, c.denied = now, time.Time{}
 		return 0
 	}
@@ -185,6 +231,7 @@ func (c *CPU) measure(now time.Time) {
 	c.credit += cores*now.Sub(c.at).Seconds() - (used - c.atUsed).Seconds()
 	c.credit = min(c.credit, cores*maxCredit.Seconds())
 	c.credit = max(c.credit, -cores*maxDebt.Seconds())
+	c.lowest = min(c.lowest, c.credit)
 	c.at, c.atUsed = now, used
 }
 

@@ -178,6 +178,49 @@ func TestNothingStarves(t *testing.T) {
 	})
 }
 
+// TestLongUnits has background work in long units beside foreground work that would take all: one is far more than a turn.
+func TestLongUnits(t *testing.T) {
+	for _, cores := range []float64{0.1, 0.3, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMachine()
+			c := NewCPU(cores, m.processor)
+			ctx, cancel := context.WithTimeout(t.Context(), 21*time.Second)
+			defer cancel()
+			var all sync.WaitGroup
+			var background, foreground time.Duration
+			for range 4 {
+				all.Go(func() {
+					for {
+						done, err := c.Long(ctx)
+						if err != nil {
+							return
+						}
+						m.work(100 * time.Millisecond)
+						background += 100 * time.Millisecond
+						done()
+					}
+				})
+			}
+			all.Go(func() {
+				for c.Foreground(ctx) == nil {
+					m.work(time.Millisecond)
+					foreground += time.Millisecond
+				}
+			})
+			m.watch(ctx)
+			all.Wait()
+			unit := 0.1 / (5 * cores) // of what five seconds allow
+			least, most := m.extremes()
+			if most > (1.06+unit)*cores || least < (0.94-unit)*cores {
+				t.Errorf("%.3f to %.3f cores in five seconds, want %v and at most a unit more or less", least, most, cores)
+			}
+			if share := background.Seconds() / (background + foreground).Seconds(); share < 0.1 || share > 0.4 {
+				t.Errorf("of %v cores background work got %.2f of the time, want about a fifth", cores, share)
+			}
+		})
+	}
+}
+
 // TestIdleSavesLittle checks that what was not used before is not made up for.
 func TestIdleSavesLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

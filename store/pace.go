@@ -7,6 +7,9 @@ type Pacer interface {
 	// Background is called between units of background work, such as chunks, and waits until the next may begin.
 	Background(ctx context.Context) error
 
+	// Long is Background for a unit that takes long. Unless there is an error the caller calls done at its end.
+	Long(ctx context.Context) (done func(), err error)
+
 	// Foreground is called before work that somebody waits for. It waits seldom and shortly.
 	Foreground(ctx context.Context) error
 
@@ -32,5 +35,8 @@ type unpaced struct{}
 
 func (unpaced) Background(ctx context.Context) error { return ctx.Err() }
 func (unpaced) Foreground(ctx context.Context) error { return ctx.Err() }
-func (unpaced) Limited() bool                        { return false }
-func (unpaced) Worker()                              {}
+
+func (unpaced) Long(ctx context.Context) (done func(), err error) { return func() {}, ctx.Err() }
+
+func (unpaced) Limited() bool { return false }
+func (unpaced) Worker()       {}

@@ -22,6 +22,10 @@ func (p *countingPacer) Background(context.Context) error {
 	return nil
 }
 
+func (p *countingPacer) Long(ctx context.Context) (func(), error) {
+	return func() {}, p.Background(ctx)
+}
+
 func (p *countingPacer) Foreground(context.Context) error { return nil }
 func (p *countingPacer) Limited() bool                    { return true }
 func (p *countingPacer) Worker()                          {}

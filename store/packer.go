@@ -146,9 +146,11 @@ func (p *Packer) closeGroup(ctx context.Context) error {
 // pack compresses g, waits for the group before it, and places g. Compressing is a unit of background work of its own: of a group it may
 // take a hundred times as long as its chunks took.
 func (p *Packer) pack(ctx context.Context, g *groupBuffer, before <-chan struct{}) {
-	out, err := g.out, p.repo.Pacer().Background(ctx)
+	out := g.out
+	done, err := p.repo.Pacer().Long(ctx)
 	if err == nil {
 		out, err = p.repo.blocks.appendGroup(out, p.kind, g.block(0, len(g.ids)))
+		done()
 	}
 	if before != nil {
 		<-before
