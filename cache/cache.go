@@ -44,7 +44,7 @@ type Options struct {
 	// repository uses little.
 	IndexMemory int64
 
-	Uploads    int              // parallel uploads, beside one of what is urgent; default 4
+	Uploads    int              // parallel uploads, beside one of what is urgent; default 4, none at all if negative
 	InFlight   int64            // sealed multichunks in memory, bytes; default 48 MiB, and at least two
 	Segment    int64            // of a segment of the log, bytes; default 64 MiB, less for a small Size
 	Offline    time.Duration    // how long a reader waits for the remote; default 30 s, negative without end
@@ -181,6 +181,7 @@ type Cache struct {
 	lost         *lost
 	heal         *healer
 	moved        movedTables
+	copies       copies
 	sparse       *sparse
 	chunkFlights flights[store.ID, []byte]
 	nodeFlights  flights[store.ID, *store.Node]
@@ -309,6 +310,7 @@ func (c *Cache) open(dir string) error {
 	if c.share.ledger, err = store.NewLedger(db); err != nil {
 		return err
 	}
+	c.repo.KeepCopies(c.keepObject)
 	c.uploads = newUploads(int(c.o.InFlight / int64(c.repo.Config().MultichunkSize)))
 	c.data = c.repo.NewPacker(store.KindData, c.sealed)
 	if err := c.load(); err != nil {
@@ -478,6 +480,9 @@ func (c *Cache) Close() error {
 	c.gate.Unlock()
 	c.cancel()
 	c.wg.Wait()
+	if c.db != nil {
+		c.stopCopies()
+	}
 	var errs error
 	if c.log != nil {
 		errs = errors.Join(errs, c.log.close())

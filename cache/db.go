@@ -21,11 +21,13 @@ import (
 //	n id(32)  a published node, encoded with hints
 //	h id(32)  hint of a node that this machine has published
 //	p id(32)  place of a chunk in the log, as long as the segment is there
+//	o name    a small object of the remote, as it lies there: see copies.go
 //	a...      what the packages above remember
 const (
 	keyNode  = 'n'
 	keyHint  = 'h'
 	keyPlace = 'p'
+	keyCopy  = 'o'
 	keyAbove = 'a'
 )
 

@@ -94,8 +94,12 @@ func (r *Repository) check(ctx context.Context, o *CheckOptions) (*checker, erro
 		broken: map[Name]*brokenMultichunk{}, nodes: map[fingerprint]Hint{}}
 	c.mending, c.share = o.mending, o.parity
 	c.spares, c.hooksOf, c.parity = spares{c: c}, map[Name][]fingerprint{}, map[Name]bool{}
+	if c.o.Spare != nil {
+		c.copies = c.o.Spare.SpareObjects()
+		slices.Sort(c.copies)
+	}
 	for _, stage := range []func(context.Context) error{
-		c.listAll, c.checkKeys, c.checkRegistrations, c.checkNotices, c.checkHooks, c.checkMoves, c.checkSettings, c.checkPast, c.checkBallast, c.checkCommits, c.checkMultichunks, c.checkTrees,
+		c.listAll, c.checkKeys, c.checkSmall, c.checkCommits, c.checkLost, c.checkMultichunks, c.checkTrees,
 	} {
 		if err := stage(ctx); err != nil {
 			return nil, err
@@ -114,12 +118,16 @@ type checker struct {
 	commits                                                                                     map[chain]map[Seq][]string
 	sizes                                                                                       map[Name]int64 // of all multichunks, -1 where the storage does not tell
 
-	roots   []Ref // of all heads
+	copies  []string // of small objects that this machine has, sorted
+	survey  *survey  // as far as nothing in it is damaged
+	roots   []Ref    // of all heads
 	spares  spares
-	parity  map[Name]bool          // multichunks that have parity, as listed
-	mending bool                   // parity is put where it is damaged or missing
-	share   int                    // that is wanted of parity, thousandths
-	hooksOf map[Name][]fingerprint // hooks of data multichunks, as commits announce them
+	parity  map[Name]bool // multichunks that have parity, as listed
+	mending bool          // parity is put where it is damaged or missing
+	share   int           // that is wanted of parity, thousandths
+
+	unhooked bool                   // a list of hooks has been given up
+	hooksOf  map[Name][]fingerprint // hooks of data multichunks, as commits announce them
 
 	mu       sync.Mutex // guards all below
 	report   CheckReport
@@ -204,122 +212,39 @@ func each[T any](ctx context.Context, c *checker, stage string, workers int, ite
 	return ctx.Err()
 }
 
-// small reads the object name and hands it to open, whose errors are damage.
-func (c *checker) small(ctx context.Context, name string, open func(wire []byte) error) error {
-	wire, err := c.r.st.Get(ctx, name, 0, -1)
-	switch {
-	case errors.Is(err, remote.ErrNotExist):
-		return nil // deleted since it was listed
-	case err != nil:
-		return fmt.Errorf("get %s: %w", name, err)
-	}
-	if err := open(wire); err != nil {
-		c.damaged(name, err)
-	}
-	return nil
-}
-
 // checkKeys opens what opens the repository. Slots cannot be opened without their passwords, but carry a hash.
 func (c *checker) checkKeys(ctx context.Context) error {
-	r := c.r
-	r.keyMu.Lock()
-	identity := r.identity
-	r.keyMu.Unlock()
-	open := func(name string, wire []byte) error {
-		dir, last, _ := strings.Cut(name, "/")
-		id, _ := parseID(last)
-		switch dir {
-		case keysDir:
-			_, err := seal.ParseSlot(r.cfg.Repository, id, wire)
-			return err
-		case keyringDir:
-			_, _, err := identity.OpenKeyring(id, wire)
-			return err
-		default:
-			plain, _, err := r.keys.OpenPadded(seal.KindRepository, name, wire)
-			if err == nil {
-				_, err = parseConfig(plain)
-			}
-			return err
-		}
-	}
 	// Another repository object is what an init that stopped half-way has left, for Open refuses two whole ones.
-	own := objectName(repositoryDir, seal.ID(r.cfg.Repository))
+	own := objectName(repositoryDir, seal.ID(c.r.cfg.Repository))
 	for _, name := range c.repositories {
 		if name != own {
 			c.report.Foreign = append(c.report.Foreign, name)
 		}
 	}
-	names := append(slices.Concat(c.keys, c.keyrings), own)
-	return each(ctx, c, "keys", parallel, names, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error {
-			err := open(name, wire)
-			if errors.Is(err, seal.ErrForeign) || errors.Is(err, seal.ErrNotListed) {
-				return nil // left by an init that stopped half-way, or by a slot that was removed
-			}
-			return err
-		})
-	})
+	if err := each(ctx, c, "keys", parallel, append(slices.Concat(c.keys, c.keyrings), own), c.small); err != nil {
+		return err
+	}
+	return c.checkOpened(ctx)
 }
 
-func (c *checker) checkRegistrations(ctx context.Context) error {
-	return each(ctx, c, "clients", parallel, c.registrations, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error {
-			_, err := c.r.openRegistration(name, wire)
+// checkSmall opens the other objects that are no multichunks, but for commits.
+func (c *checker) checkSmall(ctx context.Context) error {
+	for _, stage := range []struct {
+		name  string
+		items []string
+	}{
+		{"clients", c.registrations}, {"notices", c.notices}, {"hooks", c.hooks}, {"moves", c.moves}, {"settings", c.settings},
+		{"past", c.past}, {"ballast", c.ballast},
+	} {
+		if err := each(ctx, c, stage.name, parallel, stage.items, c.small); err != nil {
 			return err
-		})
-	})
-}
-
-func (c *checker) checkNotices(ctx context.Context) error {
-	return each(ctx, c, "notices", parallel, c.notices, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error {
-			_, err := c.r.openNotice(name, wire)
-			return err
-		})
-	})
-}
-
-func (c *checker) checkMoves(ctx context.Context) error {
-	return each(ctx, c, "moves", parallel, c.moves, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error {
-			_, err := c.r.openMove(name, wire)
-			return err
-		})
-	})
-}
-
-func (c *checker) checkSettings(ctx context.Context) error {
-	return each(ctx, c, "settings", parallel, c.settings, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error {
-			_, err := c.r.openSetting(name, wire)
-			return err
-		})
-	})
-}
-
-func (c *checker) checkPast(ctx context.Context) error {
-	return each(ctx, c, "past", parallel, c.past, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error {
-			_, err := c.r.openPast(name, wire)
-			return err
-		})
-	})
-}
-
-func (c *checker) checkBallast(ctx context.Context) error {
-	return each(ctx, c, "ballast", parallel, c.ballast, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error { return c.r.openBallast(name, wire) })
-	})
-}
-
-func (c *checker) checkHooks(ctx context.Context) error {
-	return each(ctx, c, "hooks", parallel, c.hooks, func(ctx context.Context, name string) error {
-		return c.small(ctx, name, func(wire []byte) error {
-			_, err := c.r.openHookList(name, wire)
-			return err
-		})
-	})
+		}
+	}
+	if err := c.checkPast(ctx); err != nil {
+		return err
+	}
+	_, err := c.r.ReadMoves(ctx)
+	return err
 }
 
 // checkCommits opens all commits, sees that each follows the one before it, and takes the roots of all states that are kept.
@@ -361,6 +286,7 @@ func (c *checker) checkCommits(ctx context.Context) error {
 // takeRoots takes the roots of all states that garbage collection keeps: those of other heads may have been collected.
 func (c *checker) takeRoots(ctx context.Context, heads []Head) error {
 	s := newSurvey()
+	c.survey = s
 	var err error
 	if s.notices, err = c.r.Notices(ctx, nil); err != nil && !aboutObject(err) {
 		return err // one that is damaged has been reported, and counts for nothing
@@ -402,28 +328,31 @@ func (c *checker) checkChain(ctx context.Context, ch chain) error {
 	listed := c.commits[ch]
 	seqs := sortedDown(listed)
 	slices.Reverse(seqs)
+	passed := c.r.past.get(ch.incarnation).seq // what is older may be gone, and something of it put back
 	before := map[CommitHash]bool{}
 	for i, seq := range seqs {
 		if i > 0 && seq != seqs[i-1]+1 {
-			c.damaged(fmt.Sprintf("%s/%s-", groupDir(ch, (seq-1).group()), (seq-1).digits()), fmt.Errorf("commit: %w", ErrNotFound))
 			clear(before)
+		}
+		if i > 0 && seq != seqs[i-1]+1 && seq > passed {
+			c.damaged(c.nameOfCommit(fmt.Sprintf("%s/%s-", groupDir(ch, (seq-1).group()), (seq-1).digits())), errLost)
 		}
 		these := map[CommitHash]bool{}
 		for _, name := range listed[seq] {
-			err := c.small(ctx, name, func(wire []byte) error {
-				commit, err := c.r.openCommit(name, wire)
-				if err != nil {
-					return err
-				}
-				these[commit.hash] = true
-				c.announced(commit)
-				if len(before) > 0 && !before[commit.Prev] {
-					return corruptf("commit does not follow the one before it")
-				}
-				return nil
-			})
-			if err != nil {
+			commit, err := c.r.fetchCommit(ctx, name)
+			switch {
+			case errors.Is(err, remote.ErrNotExist):
+				continue // deleted since it was listed
+			case err != nil && aboutObject(err):
+				c.damaged(name, err)
+				continue
+			case err != nil:
 				return err
+			}
+			these[commit.hash] = true
+			c.announced(commit)
+			if len(before) > 0 && !before[commit.Prev] {
+				c.damaged(name, corruptf("commit does not follow the one before it"))
 			}
 		}
 		before = these
@@ -495,7 +424,7 @@ func (c *checker) conclude(ctx context.Context) error {
 		if n, ok := parseParityName(d.Object); ok {
 			d.Repairable = c.broken[n] == nil
 		}
-		if parent(d.Object) == ballastDir {
+		if d.Multichunk.IsZero() && c.isRepairable(d.Object) {
 			d.Repairable = true
 		}
 	}

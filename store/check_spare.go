@@ -15,6 +15,10 @@ type Spare interface {
 
 	// SpareChunk returns the bytes of a chunk, or a node as it is encoded in multichunks.
 	SpareChunk(ref Ref) []byte
+
+	// SpareObject returns an object that is no multichunk, by its name on the remote, and SpareObjects the names of all that it has.
+	SpareObject(name string) []byte
+	SpareObjects() []string
 }
 
 // spares finds what is lost on the remote.

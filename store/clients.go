@@ -146,7 +146,7 @@ func (r *Repository) PrepareRegistration(c ClientID, host string, others []Regis
 // PutRegistration puts a registration and reads it back. It may be repeated. If another one has the inode range it takes this one
 // back, and returns ErrRangeTaken.
 func (r *Repository) PutRegistration(ctx context.Context, s *SealedRegistration) error {
-	if err := putSmall(ctx, r.st, s.Name, s.Wire); err != nil {
+	if err := r.putCopied(ctx, s.Name, s.Wire); err != nil {
 		return fmt.Errorf("put registration: %w", err)
 	}
 	taken, err := r.isTaken(ctx, &s.Registration)
@@ -296,7 +296,7 @@ func (r *Repository) registration(ctx context.Context, name string) (*Registrati
 	if g, ok := r.registrations.Load(name); ok {
 		return g.(*Registration), nil
 	}
-	g, _, err := getSealed(ctx, r.st, name, r.openRegistration)
+	g, _, err := getSealed(ctx, r, name, r.openRegistration)
 	if err != nil {
 		return nil, err
 	}

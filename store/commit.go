@@ -406,7 +406,7 @@ func (r *Repository) SealCommit(c *Commit, key ed25519.PrivateKey) (*SealedCommi
 
 // PutSealed puts a sealed commit and reads it back. It may be repeated.
 func (r *Repository) PutSealed(ctx context.Context, s *SealedCommit) error {
-	if err := putSmall(ctx, r.st, s.Name, s.Wire); err != nil {
+	if err := r.putCopied(ctx, s.Name, s.Wire); err != nil {
 		return fmt.Errorf("publish commit: %w", err)
 	}
 	return nil
@@ -439,7 +439,7 @@ func (r *Repository) GetCommit(ctx context.Context, h Head) (*Commit, error) {
 
 // fetchCommit fetches and checks the commit that lies under name.
 func (r *Repository) fetchCommit(ctx context.Context, name string) (*Commit, error) {
-	c, size, err := getSealed(ctx, r.st, name, r.openCommit)
+	c, size, err := getSealed(ctx, r, name, r.openCommit)
 	if err != nil {
 		return nil, err
 	}

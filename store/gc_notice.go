@@ -165,7 +165,7 @@ func (r *Repository) getNotices(ctx context.Context, ids []NoticeID) ([]*Notice,
 
 // notice fetches a notice. It is asked for even if it has been read before: it may have been deleted.
 func (r *Repository) notice(ctx context.Context, id NoticeID) (*Notice, error) {
-	n, _, err := getSealed(ctx, r.st, noticeName(id), r.openNotice)
+	n, _, err := getSealed(ctx, r, noticeName(id), r.openNotice)
 	if err != nil {
 		return nil, err
 	}

@@ -134,6 +134,18 @@ func (p *past) knows(id pastID) bool {
 	return ok
 }
 
+// has reports whether all that l says is known.
+func (p *past) has(l *pastList) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, o := range l.of {
+		if p.of[i].after(o) != p.of[i] {
+			return false
+		}
+	}
+	return true
+}
+
 func (p *past) get(i Incarnation) passage {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +180,7 @@ func (r *Repository) ReadPast(ctx context.Context) (news bool, err error) {
 			continue
 		}
 		group.Go(func() error {
-			l, _, err := getSealed(ctx, r.st, pastName(id), r.openPast)
+			l, _, err := getSealed(ctx, r, pastName(id), r.openPast)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {

@@ -179,7 +179,7 @@ func (c *keyChange) load(ctx context.Context) (err error) {
 	if c.r.identity == nil {
 		panic("store: keys of a repository that was not opened with one")
 	}
-	if c.objects, err = fetchObjects(ctx, c.r.st); err != nil {
+	if c.objects, err = fetchObjects(ctx, c.r.st, nil); err != nil {
 		return err
 	}
 	if c.objects.id != c.r.cfg.Repository {

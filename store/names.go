@@ -122,14 +122,15 @@ func openSealed[T any](keys *keyring, kind seal.Kind, name string, wire []byte, 
 }
 
 // getSealed fetches the object of that name, and opens it. It returns its size on the wire too. What open says is an *ObjectError.
-func getSealed[T any](ctx context.Context, st remote.Storage, name string, open func(name string, wire []byte) (T, error)) (v T, size int, err error) {
-	wire, err := st.Get(ctx, name, 0, -1)
+func getSealed[T any](ctx context.Context, r *Repository, name string, open func(name string, wire []byte) (T, error)) (v T, size int, err error) {
+	wire, err := r.st.Get(ctx, name, 0, -1)
 	if err != nil {
 		return v, 0, fmt.Errorf("get %s: %w", name, err)
 	}
 	if v, err = open(name, wire); err != nil {
 		return v, 0, &ObjectError{name, err}
 	}
+	r.keepCopy(name, wire)
 	return v, len(wire), nil
 }
 
@@ -142,7 +143,7 @@ func (r *Repository) putSealed(ctx context.Context, kind seal.Kind, name string,
 	if err != nil {
 		return 0, fmt.Errorf("seal %s: %w", name, err)
 	}
-	return len(wire), putSmall(ctx, r.st, name, wire)
+	return len(wire), r.putCopied(ctx, name, wire)
 }
 
 // putSmall puts an object, reads it back, and makes it survive a power cut where that takes a step of its own. An

@@ -23,6 +23,10 @@ type OpenOptions struct {
 	// password that was good then is good. Default: none.
 	State []byte
 
+	// Known is the same for an Open that asks the storage. What is damaged or lost there is taken from it, so that Repair can put it
+	// again. Default: none.
+	Known []byte
+
 	// Patience is for how long Open waits for a keyring, when the password is right and the storage shows none for it. A change of keys
 	// deletes old ones, and a listing may be late with the new one. Default 5 s.
 	Patience time.Duration
@@ -58,6 +62,7 @@ func Open(ctx context.Context, st remote.Storage, password []byte, o *OpenOption
 		return nil, fmt.Errorf("open repository %s: %w", r.cfg.Repository, failed)
 	}
 	r.takeSettings(settings)
+	r.read = settings
 	r.keep = o.KeepKeys
 	return r, nil
 }
@@ -67,7 +72,7 @@ func openPatiently(ctx context.Context, st remote.Storage, password []byte, o *O
 	patience := cmp.Or(o.Patience, defaultPatience)
 	begin := time.Now()
 	for {
-		r, err := openOnce(ctx, st, password, o.State)
+		r, err := openOnce(ctx, st, password, o)
 		if !errors.Is(err, errNoKeyring) || o.State != nil || time.Since(begin) >= patience {
 			return r, err
 		}
@@ -88,11 +93,17 @@ const (
 var errNoKeyring = fmt.Errorf("%w: its key slot is in no keyring that the storage shows: it was removed, or keys have just been changed; "+
 	"if you did not remove it, wait a minute", ErrPassword)
 
-// openOnce opens the repository with what st shows now, or from state if there is any.
-func openOnce(ctx context.Context, st remote.Storage, password, state []byte) (*Repository, error) {
-	fetch := func() (*openObjects, error) { return parseObjects(state) }
-	if state == nil {
-		fetch = func() (*openObjects, error) { return fetchObjects(ctx, st) }
+// openOnce opens the repository with what st shows now, or from what this machine knows of it.
+func openOnce(ctx context.Context, st remote.Storage, password []byte, o *OpenOptions) (*Repository, error) {
+	fetch := func() (*openObjects, error) { return parseObjects(o.State) }
+	if o.State == nil {
+		fetch = func() (*openObjects, error) {
+			known, err := parseObjects(o.Known)
+			if err != nil {
+				known = nil
+			}
+			return fetchObjects(ctx, st, known)
+		}
 	}
 	objects, err := fetch()
 	if err != nil {
@@ -119,6 +130,8 @@ type openObjects struct {
 	repository []byte
 	slots      map[seal.ID][]byte
 	keyrings   map[seal.ID][]byte
+	known      *openObjects     // from before, for what is damaged or lost; nil if there are none
+	lent       map[seal.ID]bool // slots that are from known
 }
 
 const (
@@ -126,8 +139,8 @@ const (
 	maxKeyObjects   = 256 // the same, of slots and of keyrings; most may be left from inits that stopped half-way
 )
 
-// fetchObjects fetches everything that Open needs.
-func fetchObjects(ctx context.Context, st remote.Storage) (*openObjects, error) {
+// fetchObjects fetches everything that Open needs. What is damaged or lost is taken from known, unless that is nil.
+func fetchObjects(ctx context.Context, st remote.Storage, known *openObjects) (*openObjects, error) {
 	var repositories, slots, keyrings map[seal.ID][]byte
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, dir := range []struct {
@@ -142,6 +155,9 @@ func fetchObjects(ctx context.Context, st remote.Storage) (*openObjects, error) 
 	} {
 		group.Go(func() (err error) {
 			*dir.into, err = fetchDir(groupCtx, st, dir.name, dir.limit, dir.max)
+			if known != nil && errors.Is(err, remote.ErrNotExist) {
+				err = nil // the last object in it is lost
+			}
 			return err
 		})
 	}
@@ -153,10 +169,15 @@ func fetchObjects(ctx context.Context, st remote.Storage) (*openObjects, error) 
 		return nil, err
 	}
 	id, err := chooseRepository(repositories)
+	if err != nil && known.isLeft(repositories, slots, keyrings) {
+		id, err = seal.ID(known.id), nil
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &openObjects{RepositoryID(id), repositories[id], slots, keyrings}, nil
+	o := &openObjects{id: RepositoryID(id), repository: repositories[id], slots: slots, keyrings: keyrings}
+	o.takeKnown(known)
+	return o, nil
 }
 
 // maxRepositoryObject bounds the repository object, in bytes.
@@ -233,9 +254,15 @@ func (o *openObjects) open(st remote.Storage, password []byte) (*Repository, err
 	}
 	name := objectName(repositoryDir, seal.ID(o.id))
 	plain, features, err := keys.OpenPadded(seal.KindRepository, name, o.repository)
+	if err != nil && o.known != nil {
+		if plain, features, err = keys.OpenPadded(seal.KindRepository, name, o.known.repository); err == nil {
+			o.repository = o.known.repository
+		}
+	}
 	if err != nil {
 		return nil, &ObjectError{name, err}
 	}
+	o.known = nil
 	cfg, err := parseConfig(plain)
 	if err != nil {
 		return nil, &ObjectError{name, err}
@@ -269,7 +296,13 @@ func (o *openObjects) unlock(password []byte) (*seal.Identity, *seal.Keyring, er
 			damaged = append(damaged, &ObjectError{objectName(keysDir, s.ID), err})
 			continue
 		}
-		keys, _, err := o.unite(identity)
+		keys, roster, err := o.unite(identity)
+		if err == nil {
+			if o.lent[s.ID] && !isIn(roster, s.ID) {
+				err = seal.ErrNotListed
+			}
+			o.dropRemoved(roster)
+		}
 		if errors.Is(err, seal.ErrNotListed) {
 			wrong = errNoKeyring // it was removed, or adding it has stopped half-way, or the listing is late
 			continue

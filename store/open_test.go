@@ -251,7 +251,7 @@ func TestOpenErrors(t *testing.T) {
 func TestOpenDamage(t *testing.T) {
 	_, st, _ := initMem(t)
 	rng := newRand(t)
-	objects, err := fetchObjects(t.Context(), st)
+	objects, err := fetchObjects(t.Context(), st, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func onlySlots(o *openObjects, m seal.Method) (ids []seal.ID) {
 // TestOpenBesideDamage shows that damage to one slot or keyring does not lock out who does not need it.
 func TestOpenBesideDamage(t *testing.T) {
 	r, st, recovery := initMem(t)
-	objects, err := fetchObjects(t.Context(), st)
+	objects, err := fetchObjects(t.Context(), st, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,6 +52,7 @@ type parity struct {
 	sums     [][]byte // of all segments of data, then of parity
 	data     int      // segments of the multichunk
 	segments [][]byte // of parity; nil where one is damaged
+	heads    bool     // both are there
 }
 
 // segmentsOf returns the sealed segments of an object, and its header.
@@ -148,6 +149,7 @@ func parseParity(n Name, wire []byte) (*parity, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.heads = len(wire) == 2*size+len(p.segments)*paritySegment && bytes.Equal(wire[:size], wire[len(wire)-size:])
 	body := wire[min(size, len(wire)):]
 	for i := range p.segments {
 		if len(body) < paritySegment {
@@ -203,7 +205,7 @@ func (p *parity) intact() bool {
 			return false
 		}
 	}
-	return true
+	return p.heads
 }
 
 // matches reports whether wire is the object that p was made of.

@@ -134,7 +134,7 @@ func (r *Repository) ReadMoves(ctx context.Context) ([]Name, error) {
 func moveName(id [16]byte) string { return fmt.Sprintf("%s/%x", movedDir, id[:]) }
 
 func (r *Repository) getMove(ctx context.Context, id [16]byte) (*move, error) {
-	m, _, err := getSealed(ctx, r.st, moveName(id), r.openMove)
+	m, _, err := getSealed(ctx, r, moveName(id), r.openMove)
 	return m, err
 }
 

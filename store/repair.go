@@ -75,6 +75,11 @@ func (r *Repository) Repair(ctx context.Context, o *RepairOptions) (*RepairRepor
 		}
 		report.Left = append(report.Left, d)
 	}
+	if c.unhooked {
+		if err := c.rebuildHooks(ctx); err != nil {
+			return nil, fmt.Errorf("repair lists of hooks: %w", err)
+		}
+	}
 	if !o.DryRun {
 		err = c.dropStrayParity(ctx)
 		_ = r.PutBallast(ctx) // where there is no room it stays away

@@ -18,10 +18,13 @@ import (
 type testSpare struct {
 	objects map[Name][]byte
 	chunks  map[ID][]byte
+	small   map[string][]byte
 }
 
-func (s *testSpare) SpareMultichunk(n Name) []byte { return s.objects[n] }
-func (s *testSpare) SpareChunk(ref Ref) []byte     { return s.chunks[ref.ID] }
+func (s *testSpare) SpareMultichunk(n Name) []byte  { return s.objects[n] }
+func (s *testSpare) SpareChunk(ref Ref) []byte      { return s.chunks[ref.ID] }
+func (s *testSpare) SpareObject(name string) []byte { return s.small[name] }
+func (s *testSpare) SpareObjects() []string         { return slices.Collect(maps.Keys(s.small)) }
 
 // held returns all chunks and nodes that can be read by tables.
 func (s *sample) held(t testing.TB) map[ID][]byte {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dedupfs/dedupfs/chunking"
@@ -67,10 +68,12 @@ type Repository struct {
 	featuresMu sync.Mutex // guards readOnly
 	readOnly   error
 
-	keep     func(state []byte) error // OpenOptions.KeepKeys
-	keyMu    sync.Mutex               // serializes changes of slots, and guards what follows
-	identity *seal.Identity           // the slot that was opened
-	objects  *openObjects             // as last read
+	copies   atomic.Pointer[func(name string, wire []byte)] // see KeepCopies
+	read     map[seal.ID][]byte                             // settings, by Open
+	keep     func(state []byte) error                       // OpenOptions.KeepKeys
+	keyMu    sync.Mutex                                     // serializes changes of slots, and guards what follows
+	identity *seal.Identity                                 // the slot that was opened
+	objects  *openObjects                                   // as last read
 }
 
 // newRepository returns the repository with the given keys, without any look at st.

@@ -122,6 +122,7 @@ func (r *Repository) takeSettings(fresh map[seal.ID][]byte) {
 	for id, wire := range fresh {
 		if s, err := r.openSetting(objectName(settingsDir, id), wire); err == nil {
 			r.settings.add(id, s)
+			r.keepCopy(objectName(settingsDir, id), wire)
 		}
 	}
 }

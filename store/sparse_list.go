@@ -197,7 +197,7 @@ func (r *Repository) listHookLists(ctx context.Context) (map[hookListID]int64, e
 }
 
 func (r *Repository) getHookList(ctx context.Context, id hookListID) (*hookList, error) {
-	l, size, err := getSealed(ctx, r.st, hookListName(id), r.openHookList)
+	l, size, err := getSealed(ctx, r, hookListName(id), r.openHookList)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,7 +126,12 @@ func (a *app) check(ctx context.Context, url string, o checkOptions) error {
 	if err != nil {
 		return err
 	}
-	repo, err := openWithin(ctx, openWait, st, password, nil)
+	root, err := a.cacheRoot()
+	if err != nil {
+		return err
+	}
+	known, _ := os.ReadFile(knownFile(root, url)) // a machine that has not been here before has none
+	repo, err := openWithin(ctx, openWait, st, password, &store.OpenOptions{Known: known})
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (a *app) openRepository(ctx context.Context, url string, password []byte) (
 		wait = openWait
 	}
 	keep := func(state []byte) error { return keepKnown(known, state) }
-	r, err := openWithin(ctx, wait, st, password, keep)
+	r, err := openWithin(ctx, wait, st, password, &store.OpenOptions{Known: state, KeepKeys: keep})
 	if err == nil {
 		r.SetPacer(&a.pace)
 		return &repository{r, st, false}, keepKnown(known, r.ExportState())
@@ -110,11 +110,11 @@ func (a *app) openRepository(ctx context.Context, url string, password []byte) (
 	return &repository{r, st, true}, err
 }
 
-// openWithin opens the repository on st, which may take as long as wait. Keys that are added later go to keep, which may be nil.
-func openWithin(ctx context.Context, wait time.Duration, st *remote.Remote, password []byte, keep func([]byte) error) (*store.Repository, error) {
+// openWithin opens the repository on st, which may take as long as wait.
+func openWithin(ctx context.Context, wait time.Duration, st *remote.Remote, password []byte, o *store.OpenOptions) (*store.Repository, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return store.Open(ctx, st, password, &store.OpenOptions{KeepKeys: keep})
+	return store.Open(ctx, st, password, o)
 }
 
 // cacheRoot returns the directory that holds the local state of all repositories.

@@ -47,7 +47,7 @@ func (s *localSpare) open() {
 	if _, err := os.Stat(s.dir); err != nil {
 		return
 	}
-	c, err := cache.Open(s.ctx, s.dir, s.repo, &cache.Options{Memory: int64(s.app.g.memory) / 4})
+	c, err := cache.Open(s.ctx, s.dir, s.repo, &cache.Options{Memory: int64(s.app.g.memory) / 4, Uploads: -1})
 	var used cache.ErrInUse
 	switch {
 	case err == nil:
@@ -67,39 +67,53 @@ func (s *localSpare) findMount() *mounted {
 	return mountOfID(s.ctx, append([]*mounted{own}, allMounts()...), s.repo.Config().Repository.String())
 }
 
-// spareQuery is the body of POST /spare: one of the two.
+// spareQuery is the body of POST /spare: one of the four.
 type spareQuery struct {
 	Multichunk *store.Name `json:"multichunk,omitempty"`
 	Ref        *store.Ref  `json:"ref,omitempty"`
+	Object     string      `json:"object,omitempty"`
+	Objects    bool        `json:"objects,omitempty"` // which there are
 }
 
-func (s *localSpare) ask(q spareQuery) []byte {
+// spareReply is what it answers.
+type spareReply struct {
+	Data  []byte   `json:"data,omitempty"`
+	Names []string `json:"names,omitempty"`
+}
+
+func (s *localSpare) ask(q spareQuery) (r spareReply) {
 	s.open()
 	switch {
 	case s.mount != nil:
-		var data []byte
-		if err := s.mount.call(s.ctx, http.MethodPost, "/spare", q, &data, nil); err != nil {
+		if err := s.mount.call(s.ctx, http.MethodPost, "/spare", q, &r, nil); err != nil {
 			s.app.log.Warn("ask the mount for copies", "err", err)
 		}
-		return data
 	case s.cache != nil:
-		return answerSpare(s.cache, q)
+		r = answerSpare(s.cache, q)
 	}
-	return nil
+	return r
 }
 
-func answerSpare(c *cache.Cache, q spareQuery) []byte {
+func answerSpare(c *cache.Cache, q spareQuery) (r spareReply) {
 	switch {
 	case q.Multichunk != nil:
-		return c.SpareMultichunk(*q.Multichunk)
+		r.Data = c.SpareMultichunk(*q.Multichunk)
 	case q.Ref != nil:
-		return c.SpareChunk(*q.Ref)
+		r.Data = c.SpareChunk(*q.Ref)
+	case q.Object != "":
+		r.Data = c.SpareObject(q.Object)
+	case q.Objects:
+		r.Names = c.SpareObjects()
 	}
-	return nil
+	return r
 }
 
-func (s *localSpare) SpareMultichunk(n store.Name) []byte { return s.ask(spareQuery{Multichunk: &n}) }
-func (s *localSpare) SpareChunk(ref store.Ref) []byte     { return s.ask(spareQuery{Ref: &ref}) }
+func (s *localSpare) SpareMultichunk(n store.Name) []byte {
+	return s.ask(spareQuery{Multichunk: &n}).Data
+}
+func (s *localSpare) SpareChunk(ref store.Ref) []byte { return s.ask(spareQuery{Ref: &ref}).Data }
+func (s *localSpare) SpareObject(name string) []byte  { return s.ask(spareQuery{Object: name}).Data }
+func (s *localSpare) SpareObjects() []string          { return s.ask(spareQuery{Objects: true}).Names }
 
 // health is the body of POST /health: what is lost on the remote, what is intact again, and whether settings are to be read.
 type health struct {

@@ -144,13 +144,16 @@ func (id *Identity) OpenKeyring(name ID, wire []byte) (*Keyring, Roster, error) 
 	return k, roster, nil
 }
 
+// CheckKeyring returns ErrCorrupt if a keyring object is damaged. It takes no key, and so says nothing of who made it.
+func CheckKeyring(wire []byte) error { return checkOpen(wire, keyringStanzas+2*sha256.Size) }
+
 // splitKeyring checks a keyring object as a whole and returns its parts: everything before the sealed body, the
 // stanzas in it, and the sealed body.
 func (id *Identity) splitKeyring(name ID, wire []byte) (head, stanzas, sealed []byte, err error) {
 	if len(wire) > MaxKeyring {
 		return nil, nil, nil, fmt.Errorf("%d bytes: %w", len(wire), ErrCorrupt)
 	}
-	if err := checkOpen(wire, keyringStanzas+2*sha256.Size); err != nil {
+	if err := CheckKeyring(wire); err != nil {
 		return nil, nil, nil, err
 	}
 	authentic := wire[:len(wire)-2*sha256.Size]
