@@ -43,6 +43,9 @@ type Options struct {
 	// for the caches of the database, and the rest for what that has in work. Default 128 MiB, of which a small
 	// repository uses little.
 	IndexMemory int64
+	// Resident is what the whole process should stay within, bytes; default 200 MiB. Here it decides when mapped files are
+	// given back; what the heap may take is the process's own affair.
+	Resident int64
 
 	Uploads    int              // parallel uploads, beside one of what is urgent; default 4, none at all if negative
 	InFlight   int64            // sealed multichunks in memory, bytes; default 48 MiB, and at least two
@@ -84,6 +87,7 @@ func (o *Options) withDefaults(multichunk int64) Options {
 	def(&d.Memory, 48<<20)
 	def(&d.NodeMemory, 24<<20)
 	def(&d.IndexMemory, 128<<20)
+	def(&d.Resident, 200<<20)
 	def(&d.InFlight, 48<<20)
 	def(&d.Segment, max(min(segmentSize, d.Size/16), 64<<10))
 	wait(&d.Offline, 30*time.Second)
@@ -271,7 +275,7 @@ func newCache(repo *store.Repository, o *Options) *Cache {
 		places:   latest[inLog]{keep: 2048},
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.recent = &recentGroups{budget: c.o.Memory / 2}
+	c.recent = &recentGroups{budget: c.o.Memory / 2, now: c.o.Now}
 	c.wires = &wires{budget: int(max(32<<20, 2*multichunk))}
 	c.lost = &lost{now: c.o.Now}
 	c.heal = newHealer()
@@ -324,7 +328,7 @@ func (c *Cache) open(dir string) error {
 		}
 	}
 	if dir != "" {
-		_, err = c.start(func(ctx context.Context) { c.keepMappedSmall(ctx, dbDir(dir)) })
+		_, err = c.start(func(ctx context.Context) { c.keepSmall(ctx, dbDir(dir)) })
 	}
 	return err
 }

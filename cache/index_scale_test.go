@@ -146,7 +146,8 @@ func watchMemory(t *testing.T) *peaks {
 			}
 			metrics.Read(live)
 			p.live.Store(max(p.live.Load(), int64(live[0].Value.Uint64())-first))
-			p.resident.Store(max(p.resident.Load(), residentBytes()))
+			all, _ := residentBytes()
+			p.resident.Store(max(p.resident.Load(), all))
 		}
 	})
 	t.Cleanup(func() { close(stop); all.Wait() })
@@ -157,21 +158,14 @@ func watchMemory(t *testing.T) *peaks {
 func keepDatabaseSmall(t *testing.T, dir string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
-	all.Go(func() { (&Cache{}).keepMappedSmall(ctx, dir) })
+	all.Go(func() {
+		m := newMappings(dir, 1<<40)
+		for ctx.Err() == nil {
+			time.Sleep(mappedEvery)
+			m.shrink()
+		}
+	})
 	t.Cleanup(func() { cancel(); all.Wait() })
-}
-
-// residentBytes returns what of this process is in memory; 0 where that is not known.
-func residentBytes() int64 {
-	b, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	var size, resident int64
-	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
-		return 0
-	}
-	return resident * int64(os.Getpagesize())
 }
 
 // bytesIn returns the bytes of the disk that all files in dir take.

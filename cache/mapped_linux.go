@@ -9,22 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileBytes returns how many bytes of mapped files this process has in memory, its own program among them; 0 if that is not known.
-func fileBytes() int64 {
+// residentBytes returns how many bytes of memory this process has, and how many of these are of mapped files, its own program among
+// them; zeros if that is not known.
+func residentBytes() (all, mapped int64) {
 	b, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	var size, resident, shared int64
 	if _, err := fmt.Sscan(string(b), &size, &resident, &shared); err != nil {
-		return 0
+		return 0, 0
 	}
-	return shared * int64(os.Getpagesize())
+	page := int64(os.Getpagesize())
+	return resident * page, shared * page
 }
 
 // pageOut has the kernel take back the pages that this process has mapped of path, or of files below it. They are read again when they
 // are needed; so what only memory holds, as a program's variables, is left alone. MADV_PAGEOUT harms nothing if something else is mapped at the address meanwhile, as MADV_DONTNEED would.
 func pageOut(path string) {
+	if path == "" {
+		return
+	}
 	f, err := os.Open("/proc/self/maps")
 	if err != nil {
 		return

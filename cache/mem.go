@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/dedupfs/dedupfs/store"
 	"github.com/dgraph-io/ristretto/v2"
@@ -104,16 +105,18 @@ func (l *latest[V]) put(id store.ID, v V) {
 // finds the next chunks in them: the large cache, which admits what is asked for
 // often, would not have taken chunks that nobody has asked for yet.
 type recentGroups struct {
-	budget int64 // bytes
+	budget int64            // bytes
+	now    func() time.Time // for the age of groups
 
-	mu     sync.Mutex
+	mu     sync.Mutex // guards what follows
 	bytes  int64
-	groups []recentGroup // the newest last
+	groups []recentGroup // that used last is the last
 }
 
 type recentGroup struct {
 	hint  store.Hint
 	group *store.Group
+	used  time.Time
 }
 
 func (r *recentGroups) get(h store.Hint) *store.Group {
@@ -124,6 +127,7 @@ func (r *recentGroups) get(h store.Hint) *store.Group {
 		return nil
 	}
 	g := r.groups[i]
+	g.used = r.now()
 	r.groups = append(slices.Delete(r.groups, i, i+1), g)
 	return g.group
 }
@@ -131,10 +135,24 @@ func (r *recentGroups) get(h store.Hint) *store.Group {
 func (r *recentGroups) put(h store.Hint, g *store.Group) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.groups = append(r.groups, recentGroup{h, g})
+	r.groups = append(r.groups, recentGroup{h, g, r.now()})
 	r.bytes += int64(g.Size())
 	for r.bytes > r.budget && len(r.groups) > 1 {
-		r.bytes -= int64(r.groups[0].group.Size())
-		r.groups = slices.Delete(r.groups, 0, 1)
+		r.dropOldest()
 	}
+}
+
+// expire drops the groups that nobody has used since t.
+func (r *recentGroups) expire(t time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.groups) > 0 && r.groups[0].used.Before(t) {
+		r.dropOldest()
+	}
+}
+
+// dropOldest drops the group that was used least recently. r.mu is held.
+func (r *recentGroups) dropOldest() {
+	r.bytes -= int64(r.groups[0].group.Size())
+	r.groups = slices.Delete(r.groups, 0, 1)
 }

@@ -87,7 +87,8 @@ const maxSnapshotMounts = 100
 // openCache opens the local state of the repository. Mounts of snapshots leave that to the mount of the volume: each has a
 // directory of its own, which the next such mount finds.
 func (s *session) openCache(ctx context.Context, root string, repo *repository, o *mountOptions) (err error) {
-	opt := &cache.Options{Size: int64(o.cacheSize), Memory: int64(s.g.memory) / 5, IndexMemory: int64(o.indexMem), Offline: o.offlineWait}
+	opt := &cache.Options{Size: int64(o.cacheSize), Memory: int64(s.g.memory) / 5, IndexMemory: int64(o.indexMem), Resident: int64(s.g.memory),
+		Offline: o.offlineWait}
 	if o.snapshot == "" {
 		s.dir = filepath.Join(root, s.id)
 		s.cache, err = cache.Open(ctx, s.dir, repo.Repository, opt)
