@@ -249,7 +249,7 @@ func checkMountPoint(dir string) error {
 // know of: the program, and the mapped files of the local database. It is no more than
 // these take: with less room than is left, a heap that is large for a
 // while, as after a million small writes, has it collect garbage all the time.
-const mappedMemory = 46 << 20
+const mappedMemory = 56 << 20
 
 // tuneMemory makes the garbage collector keep to --memory: it gets busier as
 // the limit comes near, and never lets the heap double.
