@@ -42,6 +42,7 @@ const (
 const (
 	segmentSize   = 64 << 20 // bytes, unless options say otherwise
 	writeOutBytes = 8 << 20  // written since the last write-out; bounds what an fsync waits for
+	markEvery     = 16 << 20 // synced since the newest mark, after which one is written behind the end
 )
 
 // Small syncs, one after the other, have zeros written ahead of the records: a
@@ -77,6 +78,7 @@ type Log struct {
 	appendMu sync.Mutex // held by the one who appends, also while waiting for space
 	buf      []byte     // guarded by appendMu: encoding of a record up to its data
 	marked   Pos        // guarded by appendMu: what the newest mark says
+	noted    Pos        // guarded by appendMu: what the newest mark behind the end says
 
 	mu       sync.Mutex // guards all below; taken after appendMu
 	segments map[uint32]*segment
@@ -206,6 +208,11 @@ func (l *Log) appendMark(b []byte, seg *segment) []byte {
 		return b
 	}
 	l.marked = synced
+	return encodeMark(b, seg, synced)
+}
+
+// encodeMark appends to b the mark that goes to the end of seg.
+func encodeMark(b []byte, seg *segment, synced Pos) []byte {
 	body := binary.BigEndian.AppendUint64(nil, uint64(synced))
 	b = appendRecordHeader(b, seg.salt, makePos(seg.number, seg.end), typeMark, body, 0, 0)
 	return append(b, body...)
@@ -424,7 +431,11 @@ func (l *Log) Sync(pos Pos) error {
 	for l.synced < need || l.broken != nil {
 		running := l.flight
 		if running == nil {
-			return l.lead()
+			err := l.lead()
+			if err == nil {
+				l.markSynced()
+			}
+			return err
 		}
 		l.mu.Unlock()
 		<-running.done
@@ -465,6 +476,29 @@ func (l *Log) lead() error {
 	l.flight = nil
 	close(f.done)
 	return f.err
+}
+
+// markSynced writes a mark behind the end when much has been synced since the newest one, unless somebody appends just now: until
+// there is one, the data of all that was synced is read and checked when the log is opened. It is no part of the log yet: the next
+// record is written over it, with a mark of its own.
+func (l *Log) markSynced() {
+	if !l.appendMu.TryLock() {
+		return
+	}
+	defer l.appendMu.Unlock()
+	l.mu.Lock()
+	seg, synced := l.active, l.synced
+	due := seg != nil && l.broken == nil && synced-max(l.marked, l.noted) >= markEvery && seg.end+markSize <= seg.alloc
+	l.mu.Unlock()
+	if !due {
+		return
+	}
+	l.noted = synced
+	if err := seg.file.WriteAt(seg.end, encodeMark(nil, seg, synced)); err != nil {
+		seg.file.Truncate(seg.end) // what was written lies beyond the end in any case
+		seg.zeroed = 0
+		l.shrink(seg)
+	}
 }
 
 // cleaned returns those of dirty that have records beyond synced.

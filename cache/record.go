@@ -99,10 +99,14 @@ type record struct {
 // check on. An error is one of fn or of the disk.
 func (s *segment) walk(off, end, check int64, fn func(record) error) (int64, error) {
 	w := window{file: s.file, end: end}
+	var buf []byte
 	for {
 		r, ok, err := s.record(&w, off)
 		if err == nil && ok && off >= check {
-			ok, err = s.dataValid(r)
+			if buf == nil {
+				buf = make([]byte, 256<<10)
+			}
+			ok, err = s.dataValid(r, buf)
 		}
 		if err != nil {
 			return off, fmt.Errorf("read log segment %08x: %w", s.number, err)
@@ -143,9 +147,9 @@ func (s *segment) record(w *window, off int64) (r record, ok bool, err error) {
 	return r, headerSum(s.salt, header[:28], r.body) == sum, nil
 }
 
-// dataValid reports whether the data of r is what was appended.
-func (s *segment) dataValid(r record) (bool, error) {
-	sum, buf := uint32(0), make([]byte, min(r.dataLen, 1<<20))
+// dataValid reports whether the data of r is what was appended. It reads through buf.
+func (s *segment) dataValid(r record, buf []byte) (bool, error) {
+	sum := uint32(0)
 	for off, left := r.dataOff, r.dataLen; left > 0; {
 		b := buf[:min(left, len(buf))]
 		if err := readFull(s.file, b, off); err != nil {
@@ -164,7 +168,13 @@ type window struct {
 	end  int64 // nothing beyond is read
 	buf  []byte
 	off  int64
+	step int64 // bytes read at once: few where records with much data are passed over, more and more where there are none
 }
+
+const (
+	leastStep = 4 << 10
+	mostStep  = 128 << 10
+)
 
 // at returns n bytes at off, valid until the next call, or nil if the file ends before them.
 func (w *window) at(off, n int64) ([]byte, error) {
@@ -174,7 +184,12 @@ func (w *window) at(off, n int64) ([]byte, error) {
 	if off >= w.off && off+n <= w.off+int64(len(w.buf)) {
 		return w.buf[off-w.off:][:n:n], nil
 	}
-	size := min(max(n, 128<<10), w.end-off)
+	if off <= w.off+int64(len(w.buf)) {
+		w.step = min(2*w.step, mostStep)
+	} else {
+		w.step = leastStep
+	}
+	size := min(max(n, w.step, leastStep), w.end-off)
 	if int64(cap(w.buf)) < size {
 		w.buf = make([]byte, size)
 	}
