@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/dedupfs/dedupfs/remote/remotetest"
@@ -95,6 +97,35 @@ func TestCommitCollection(t *testing.T) {
 	for n := len(short) + 1; n < len(long); n++ {
 		if _, err := parseCommit(long[:n]); !errors.Is(err, ErrCorrupt) {
 			t.Fatalf("parseCommit of %d of %d bytes = %v, want ErrCorrupt", n, len(long), err)
+		}
+	}
+}
+
+// TestNoticeHalf breaks off the put of a notice on a storage that keeps the half of it: collecting goes on, at the latest after a repair.
+func TestNoticeHalf(t *testing.T) {
+	for _, condemned := range []int{100, 300} { // of 4 KiB, whose half is too short for any object, and of 8 KiB
+		s := newSample(t, newRand(t))
+		st := s.r.st
+		n := &Notice{}
+		for range condemned {
+			n.Condemned = append(n.Condemned, newName())
+		}
+		slices.SortFunc(n.Condemned, compareNames)
+		s.r.st = cutOff{st, new(atomic.Int64)}
+		if err := s.r.putNotice(t.Context(), n); !errors.Is(err, errStorage) {
+			t.Fatalf("putNotice = %v, want an error of the storage", err)
+		}
+		s.r.st = st
+		if len(s.st.InDir(noticesDir)) != 1 {
+			t.Fatal("nothing was left, so this shows nothing")
+		}
+		if _, err := s.r.Notices(t.Context(), nil); condemned == 100 && err != nil {
+			t.Errorf("with half a notice: %v", err)
+		}
+		_, err := s.r.Repair(t.Context(), nil)
+		s.must(t, err)
+		if _, err := s.r.Notices(t.Context(), nil); err != nil || len(s.st.InDir(noticesDir)) > 0 {
+			t.Errorf("after a repair: %v, %d notices", err, len(s.st.InDir(noticesDir)))
 		}
 	}
 }
