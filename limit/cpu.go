@@ -21,7 +21,7 @@ import (
 type CPU struct {
 	used func() time.Duration // processor time of the process so far
 	gate chan struct{}        // holds a token while somebody waits for credit: one at a time looks
-	long chan struct{}        // holds a token while a long unit is in work under a limit of a core or less
+	long chan struct{}        // holds a token while a long unit is in work under a low limit
 
 	cores      atomic.Uint64 // bits of a float64; 0 is no limit
 	foreground atomic.Int64  // when foreground work last asked, Unix nanoseconds
@@ -44,6 +44,7 @@ const (
 	maxDebt        = 5 * time.Second        // of the limit's time: what is older is forgiven
 	turnEvery      = 250 * time.Millisecond
 	turnShare      = 0.2 // of the limit, for background work while foreground work takes all
+	oneByOne       = 0.5 // cores; above, several long units are little beside what five seconds allow
 
 	fresh   = 500 * time.Microsecond // so long credit is believed without measuring
 	settle  = 2 * time.Millisecond   // after a unit has begun, until what it uses shows
@@ -114,11 +115,11 @@ func (c *CPU) Background(ctx context.Context) error {
 	}
 }
 
-// Long is Background for a unit that takes long, which done ends. Under a limit of a core or less there is only one at a time: what
-// has just begun shows in no measurement yet, and several would be far above the limit together.
+// Long is Background for a unit that takes long, which done ends. Under a limit of oneByOne or less there is only one at a time:
+// what has just begun shows in no measurement yet, and several would be far above the limit together.
 func (c *CPU) Long(ctx context.Context) (done func(), err error) {
 	done = func() {}
-	if cores := c.Cores(); cores > 0 && cores <= 1 {
+	if cores := c.Cores(); cores > 0 && cores <= oneByOne {
 		select {
 		case c.long <- struct{}{}:
 			done = func() { <-c.long }

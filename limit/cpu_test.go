@@ -180,7 +180,7 @@ func TestNothingStarves(t *testing.T) {
 
 // TestLongUnits has background work in long units beside foreground work that would take all: one is far more than a turn.
 func TestLongUnits(t *testing.T) {
-	for _, cores := range []float64{0.1, 0.3, 1} {
+	for _, cores := range []float64{0.1, 0.3, 0.5} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newMachine()
 			c := NewCPU(cores, m.processor)
