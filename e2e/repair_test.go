@@ -239,3 +239,51 @@ func TestParity(t *testing.T) {
 	m.must("check", "--read-data")
 	m.must("check", "--without-password")
 }
+
+// TestRepairSmall loses or damages each object that is no multichunk, one at a time: the machine that knows them puts it again, and a
+// new machine reads all.
+func TestRepairSmall(t *testing.T) {
+	w := newWorld(t)
+	m := w.machine("m")
+	files := fewFiles(randomOf(t))
+	m.mount()
+	for name, data := range files {
+		m.write(name, data)
+		m.must("sync", m.mnt)
+	}
+	m.umount()
+	fresh := w.machine("fresh")
+	damaged := 0
+	for _, name := range w.objects() {
+		rel, err := filepath.Rel(w.url, name)
+		if err != nil || strings.HasPrefix(rel, "data") {
+			continue
+		}
+		whole, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		damaged++
+		if damaged%2 == 0 && !strings.HasPrefix(rel, "hooks") && !strings.HasPrefix(rel, "ballast") {
+			err = os.Remove(name)
+		} else {
+			overwrite(t, name, len(whole)/2, 10)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Log(rel)
+		m.fails(20, "check")
+		m.must("repair", "--quick")
+		m.must("check")
+		fresh.must("check")
+	}
+	if damaged < 6 {
+		t.Errorf("%d objects damaged, so this shows little", damaged)
+	}
+	fresh.mount()
+	for name, data := range files {
+		fresh.sees(name, data)
+	}
+	fresh.umount()
+}
