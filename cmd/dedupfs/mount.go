@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -243,18 +242,4 @@ func checkMountPoint(dir string) error {
 		return fmt.Errorf("%s is mounted already; `dedupfs umount %s` first", escape(dir), escape(dir))
 	}
 	return nil
-}
-
-// mappedMemory is what of --memory is left to what the garbage collector does not
-// know of: the program, and the mapped files of the local database. It is no more than
-// these take: with less room than is left, a heap that is large for a
-// while, as after a million small writes, has it collect garbage all the time.
-const mappedMemory = 56 << 20
-
-// tuneMemory makes the garbage collector keep to --memory: it gets busier as
-// the limit comes near, and never lets the heap double.
-func (a *app) tuneMemory() {
-	memory := int64(a.g.memory)
-	debug.SetMemoryLimit(max(memory-mappedMemory, memory/2))
-	debug.SetGCPercent(50)
 }
