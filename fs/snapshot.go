@@ -159,7 +159,8 @@ func (v *Volume) nameState(ctx context.Context, s Snapshot, allowed func([]Snaps
 		return Snapshot{}, syscall.EROFS
 	}
 	s.Time = v.opt.Now().UTC()
-	if s.Name == "" {
+	unnamed := s.Name == ""
+	if unnamed {
 		s.Name = s.Time.Format(snapshotTimeName)
 	}
 	if err := CheckSnapshotName(s.Name); err != nil {
@@ -182,7 +183,13 @@ func (v *Volume) nameState(ctx context.Context, s Snapshot, allowed func([]Snaps
 		if err := allowed(all, root); err != nil {
 			return store.Ref{}, err
 		}
-		if slices.ContainsFunc(all, func(o Snapshot) bool { return o.Name == s.Name && !o.Forgotten }) {
+		taken := func() bool {
+			return slices.ContainsFunc(all, func(o Snapshot) bool { return o.Name == s.Name && !o.Forgotten })
+		}
+		for n := 2; unnamed && taken(); n++ { // several of one second
+			s.Name = fmt.Sprintf("%s-%d", s.Time.Format(snapshotTimeName), n)
+		}
+		if taken() {
 			return store.Ref{}, ErrSnapshotExists
 		}
 		s.Order = max(s.Order, 1)

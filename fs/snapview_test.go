@@ -354,3 +354,26 @@ func TestSnapshotPinned(t *testing.T) {
 		ca.Close()
 	}
 }
+
+// TestSnapshotsOfOneSecond makes several snapshots that nobody names within one second: each gets a name of its own.
+func TestSnapshotsOfOneSecond(t *testing.T) {
+	e := newEnv(t)
+	now := time.Now()
+	e.v.opt.Now = func() time.Time { return now }
+	names := map[string]bool{}
+	const n = 3
+	for i := range n {
+		e.write("f", 0, []byte{byte(i)})
+		s, err := e.v.CreateSnapshot(t.Context(), Snapshot{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[s.Name] = true
+		if got := e.read(".snapshots", s.Name, "f"); got[0] != byte(i) {
+			t.Errorf("snapshot %s has %d, want %d", s.Name, got[0], i)
+		}
+	}
+	if len(names) != n {
+		t.Errorf("names %v, want %d", names, n)
+	}
+}
