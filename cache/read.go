@@ -410,7 +410,11 @@ func (c *Cache) LocalNode(ref store.Ref) (*store.Node, error) {
 		return nil, err
 	}
 	if ok {
-		return c.keepNode(ref.ID, b)
+		n, err := c.keepNode(ref.ID, b)
+		if err == nil && !c.isLocal(ref.ID) {
+			c.nodes.del(ref.ID) // published meanwhile: this one is without the hints that later local commits need
+		}
+		return n, err
 	}
 	var n *store.Node
 	found, err := c.dbGet(dbKey(keyNode, ref.ID), func(b []byte) (err error) {
