@@ -69,9 +69,6 @@ func (c *checker) lost(name string) {
 
 // checkLost looks for objects of which this machine has copies, which are not there, and which nobody may have deleted.
 func (c *checker) checkLost(ctx context.Context) error {
-	if len(c.copies) == 0 {
-		return nil
-	}
 	for _, name := range c.copies {
 		if !strings.HasPrefix(name, pastDir+"/") && c.mustBeThere(name) {
 			if err := c.checkThere(ctx, name); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -109,16 +110,9 @@ func (c *checker) isExpendable(name string) bool {
 	case noticesDir:
 		// What no client has acknowledged no collector has found due, so nobody deletes by it.
 		id, _ := parseID(rest)
-		return c.survey != nil && !slices.ContainsFunc(sortedHeads(c.survey), func(head *Commit) bool { return slices.Contains(head.Acks, id) })
+		return c.survey != nil && !slices.ContainsFunc(slices.Collect(maps.Values(c.survey.heads)), func(head *Commit) bool { return slices.Contains(head.Acks, id) })
 	}
 	return false
-}
-
-func sortedHeads(s *survey) (heads []*Commit) {
-	for _, head := range s.heads {
-		heads = append(heads, head)
-	}
-	return heads
 }
 
 // isRepairable reports whether repairSmall can do something.
