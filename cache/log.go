@@ -158,16 +158,20 @@ func (l *Log) append(typ byte, body, data []byte) (rec, dataPos Pos, err error) 
 	pad := next - off - int64(len(l.buf)) - int64(len(data))
 	ahead := l.ahead(seg, next)
 	if err := seg.file.WriteAt(off, l.buf, data, zeros[:pad], ahead); err != nil {
-		// Whatever has been written is no record, or lies beyond the end and is
-		// overwritten by the next one: not being able to cut it off does no harm.
-		seg.file.Truncate(off)
-		seg.zeroed = 0
-		l.shrink(seg)
+		l.cutOff(seg)
 		return 0, 0, fmt.Errorf("append to log segment %08x: %w", seg.number, err)
 	}
 	dataPos = rec + Pos(headerSize+len(body))
 	l.appended(seg, next, rec, typ)
 	return rec, dataPos, nil
+}
+
+// cutOff takes back what a write behind the end of seg has left that failed: it is no record, or lies beyond the end and is overwritten
+// by the next one, so that not being able to cut it off does no harm. The caller holds appendMu.
+func (l *Log) cutOff(seg *segment) {
+	seg.file.Truncate(seg.end)
+	seg.zeroed = 0
+	l.shrink(seg)
 }
 
 // ahead returns the zeros that are to be written behind a record that ends at end.
@@ -495,9 +499,7 @@ func (l *Log) markSynced() {
 	}
 	l.noted = synced
 	if err := seg.file.WriteAt(seg.end, encodeMark(nil, seg, synced)); err != nil {
-		seg.file.Truncate(seg.end) // what was written lies beyond the end in any case
-		seg.zeroed = 0
-		l.shrink(seg)
+		l.cutOff(seg)
 	}
 }
 
